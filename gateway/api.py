@@ -1,0 +1,304 @@
+"""HTTP endpoints; errors become OpenAI error bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+import gateway
+from gateway.dispatch import Call
+from gateway.errors import BodyTooLarge, ClientLeft, GatewayError
+from gateway.wire import openai
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from gateway.config import Config
+    from gateway.dispatch import Dispatcher, Reply
+    from gateway.metrics import Metrics
+    from gateway.state import State
+
+log = logging.getLogger(__name__)
+
+COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
+
+_SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
+_STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+def create_api(
+    config: Config,
+    state: State,
+    metrics: Metrics,
+    dispatcher: Callable[[], Dispatcher],
+    running: Callable[[], AbstractAsyncContextManager[None]],
+    created: int,
+) -> FastAPI:
+    """Build the HTTP application.
+
+    Args:
+        config: the configuration served.
+        state: which engines are up.
+        metrics: what /metrics shows.
+        dispatcher: returns what answers completions, once the application runs.
+        running: entered while the application runs.
+        created: when the model came up, in seconds since 1970, as /v1/models tells it.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with running():
+            yield
+
+    api = FastAPI(
+        title="ocr-gateway",
+        version=gateway.__version__,
+        summary=gateway.__doc__,
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _http_error, Exception: _unexpected},
+    )
+    api.add_middleware(RequestId)
+    for path in COMPLETIONS:
+        api.router.routes.append(Route(path, Completions(path, dispatcher), methods=["POST"]))
+
+    @api.get("/health")
+    async def health() -> dict[str, str]:
+        """The process is alive."""
+        return {"status": "ok"}
+
+    @api.get("/ready")
+    async def ready(response: Response) -> dict[str, Any]:
+        """200 while at least one route has an engine that is up; the body tells of every route."""
+        routes = {
+            route: any(view.up for view in state.views(config.pools_of(route))) for route in config.routes
+        }
+        if not any(routes.values()):
+            response.status_code = 503
+            response.headers["retry-after"] = "2"
+        return {"status": "ready" if any(routes.values()) else "no engine is up", "routes": routes}
+
+    @api.get("/metrics")
+    async def metrics_page(request: Request) -> Response:
+        """Prometheus metrics."""
+        page, content_type = metrics.page(request.headers.get("accept", ""))
+        return Response(page, headers={"content-type": content_type})
+
+    @api.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """The one configured model."""
+        model = {"id": config.model, "object": "model", "created": created, "owned_by": "ocr-gateway"}
+        return {"object": "list", "data": [model]}
+
+    describe = api.openapi
+
+    def openapi() -> dict[str, Any]:
+        if api.openapi_schema is None:
+            describe()["paths"].update({path: {"post": _COMPLETION_DOC} for path in COMPLETIONS})
+        return describe()
+
+    api.openapi = openapi  # type: ignore[method-assign]
+    return api
+
+
+class RequestId:
+    """Middleware: every answer carries x-request-id, the client's own if it is a sane one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = _header(scope, b"x-request-id")
+        request_id = given if given and _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [item for item in message.get("headers", ()) if item[0] != b"x-request-id"]
+                message["headers"] = [*headers, (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+class Completions:
+    """A completion endpoint as plain ASGI: FastAPI's request handling would cost more than the proxying."""
+
+    def __init__(self, path: str, dispatcher: Callable[[], Dispatcher]) -> None:
+        self._path = path
+        self._dispatcher = dispatcher
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; the client's leaving cancels it."""
+        exchange = _Exchange(scope, receive, send)
+        call = Call(
+            path=self._path,
+            request_id=scope["state"]["request_id"],
+            read=exchange.read,
+            route_header=_header(scope, b"x-ocr-route"),
+            content_type=_header(scope, b"content-type") or "",
+        )
+        try:
+            async with self._dispatcher().dispatch(call) as reply:
+                await exchange.answer(reply, call.headers())
+        except GatewayError as error:
+            await exchange.refuse(error, call.headers())
+        except ClientLeft:
+            pass
+        except asyncio.CancelledError:
+            if not exchange.client_left:
+                raise
+        finally:
+            exchange.close()
+
+
+class _Exchange:
+    """One request and its answer on ASGI's receive and send."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._watcher: asyncio.Task[None] | None = None
+        self._over = False
+        self.client_left = False
+
+    async def read(self, limit: int) -> bytes:
+        """Return the body, and watch from then on for the client leaving.
+
+        Raises:
+            BodyTooLarge: more than `limit` bytes are announced or come.
+            ClientLeft: the client left before the end.
+        """
+        announced = _header(self._scope, b"content-length") or "0"
+        if announced.isdigit() and int(announced) > limit:
+            raise _too_large(limit)
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeft
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(limit)
+            chunks.append(chunk)
+            if not message.get("more_body"):
+                break
+        self._watcher = asyncio.create_task(self._watch(asyncio.current_task()))
+        return b"".join(chunks)
+
+    async def answer(self, reply: Reply, headers: Mapping[str, str]) -> None:
+        """Send a reply as it comes.
+
+        Raises:
+            ClientLeft: the client stopped reading; it must not hold an engine's place for ever.
+        """
+        extra = _STREAM_HEADERS if reply.content_type.startswith("text/event-stream") else {}
+        try:
+            async with asyncio.timeout_at(reply.deadline + 1):
+                await self._start(reply.status, {"content-type": reply.content_type, **extra, **headers})
+                async for chunk in reply.chunks:
+                    await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await self._end(b"")
+        except TimeoutError as error:
+            raise ClientLeft from error
+
+    async def refuse(self, error: GatewayError, headers: Mapping[str, str]) -> None:
+        """Send an error as the whole answer."""
+        body = openai.error_body(error)
+        await self._start(error.status, {**_error_headers(error, body), **headers})
+        await self._end(body)
+
+    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        raw = [
+            (name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()
+        ]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def _end(self, body: bytes) -> None:
+        self._over = True
+        await self._send({"type": "http.response.body", "body": body})
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._over = True
+        if self._watcher:
+            self._watcher.cancel()
+
+    async def _watch(self, task: asyncio.Task[Any] | None) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self._over and task:
+            self.client_left = True
+            task.cancel()
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the body is over the limit of {limit:,} bytes (limits.body_bytes)", code="body_too_large"
+    )
+
+
+def _error_headers(error: GatewayError, body: bytes) -> dict[str, str]:
+    headers = {"content-type": "application/json", "content-length": str(len(body))}
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    return headers
+
+
+def _respond(error: GatewayError) -> Response:
+    body = openai.error_body(error)
+    return Response(body, error.status, _error_headers(error, body))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """A path or method that does not exist."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    refusal = GatewayError(f"{request.method} {request.url.path}: no such endpoint", code="unknown_endpoint")
+    refusal.status = status
+    refusal.kind = "invalid_request_error"
+    return _respond(refusal)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A fault of the gateway's own; the log has its trace, the client does not."""
+    return _respond(GatewayError("the gateway failed unexpectedly; its log says how", code="internal_error"))
+
+
+_COMPLETION_DOC: dict[str, Any] = {
+    "summary": "An OpenAI completion, sorted into a route and passed to an engine",
+    "parameters": [{"name": "x-ocr-route", "in": "header", "required": False, "schema": {"type": "string"}}],
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object", "additionalProperties": True}}},
+    },
+    "responses": {
+        "200": {"description": "The engine's answer, or its stream of events"},
+        "400": {"description": "The request or an image in it is wrong"},
+        "404": {"description": "The model does not exist here"},
+        "413": {"description": "The body is over the limit"},
+        "502": {"description": "The engine failed"},
+        "503": {"description": "No engine may take the request now; Retry-After says when to ask again"},
+        "504": {"description": "The engine was too slow"},
+    },
+}

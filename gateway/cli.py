@@ -1,0 +1,144 @@
+"""Commands; nothing but wiring and printing."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway import __version__, app, logs
+from gateway.config import EMBEDDED, load, not_in_effect, not_safe_yet
+from gateway.dispatch import sort_rules
+from gateway.errors import ConfigError, GatewayError
+from gateway.model import SortFacts
+from gateway.policy import sorting
+from gateway.vision import look
+from gateway.wire import images
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.config import Config
+
+_CONFIG = Path("routes.yaml")
+_SORT_ROW = "{route:<10} {reason:<9} {confidence:<5} {milliseconds:>7} ms  {image}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.command(options)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return 1
+    return status
+
+
+def _serve(options: argparse.Namespace) -> int:
+    logs.configure(options.log_format)
+    config = load(options.config)
+    if unsafe := not_safe_yet(config):
+        raise ConfigError([f"{options.config}: {key}: not supported by this version" for key in unsafe])
+    if _needs_embedded(config) and importlib.util.find_spec("rapidocr") is None:
+        raise ConfigError(
+            [f"{options.config}: the embedded engine needs: pip install 'ocr-gateway[embedded]'"]
+        )
+    for key in not_in_effect(config):
+        print(f"note: {options.config}: {key} has no effect in this version", file=sys.stderr)
+    print(
+        f"note: no API keys are configured: whoever reaches {options.host}:{options.port} may use it",
+        file=sys.stderr,
+    )
+    app.serve(config, options.host, options.port)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    config = load(options.config)
+    for key in not_in_effect(config) + not_safe_yet(config):
+        print(f"note: {options.config}: {key} is valid, but this version does not support it yet")
+    engines = sum(len(pool.engines) for pool in config.pools.values())
+    print(
+        f"{options.config}: valid - model {config.model}, routes {', '.join(config.routes)}, "
+        f"{engines} engine{'s' * (engines != 1)} in {', '.join(config.pools)}"
+    )
+    return 0
+
+
+def _sort(options: argparse.Namespace) -> int:
+    config = load(options.config)
+    rules, model = sort_rules(config), app.layout_model()
+    failed = False
+    for path in options.images:
+        started = time.perf_counter()
+        try:
+            decision = sorting.sort(SortFacts(prompt=options.prompt, has_image=True), rules)
+            if decision is None:
+                data = path.read_bytes()
+                images.inspect(data, max_pixels=config.limits.image_pixels)
+                decision = sorting.sort_by_layout(look(data, model), rules)
+        except (GatewayError, OSError) as error:
+            failed = True
+            print(f"{path}: {error}", file=sys.stderr)
+            continue
+        row = {
+            "image": str(path),
+            "route": decision.route,
+            "reason": str(decision.reason),
+            "confidence": round(decision.confidence, 3),
+            "milliseconds": round((time.perf_counter() - started) * 1000, 1),
+        }
+        print(json.dumps(row) if options.json else _SORT_ROW.format(**row))
+    return int(failed)
+
+
+def _embedded_engine(options: argparse.Namespace) -> int:
+    from gateway.engines.embedded.server import main as serve_embedded  # heavy: only where it is asked for
+
+    serve_embedded(host=options.host, port=options.port, model=options.model)
+    return 0
+
+
+def _needs_embedded(config: Config) -> bool:
+    return any(EMBEDDED in pool.engines for pool in config.pools.values())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ocr-gateway", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"ocr-gateway {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="serve the gateway")
+    serve.add_argument("--config", type=Path, default=_CONFIG)
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("--log-format", choices=("text", "json"), default="text")
+    serve.set_defaults(command=_serve)
+
+    check = commands.add_parser("check", help="validate a configuration; exit 1 on any error")
+    check.add_argument("--config", type=Path, default=_CONFIG)
+    check.set_defaults(command=_check)
+
+    sort = commands.add_parser("sort", help="print the route of images, with reason, confidence and time")
+    sort.add_argument("images", nargs="+", type=Path, metavar="IMAGE")
+    sort.add_argument("--prompt", default="", help="the text that comes with the images")
+    sort.add_argument("--json", action="store_true", help="one JSON object a line")
+    sort.add_argument("--config", type=Path, default=_CONFIG)
+    sort.set_defaults(command=_sort)
+
+    embedded = commands.add_parser("embedded-engine", help="run the CPU OCR engine by itself")
+    embedded.add_argument("--host", default="127.0.0.1")
+    embedded.add_argument("--port", type=int, default=8001)
+    embedded.add_argument("--model", default="glm-ocr")
+    embedded.set_defaults(command=_embedded_engine)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""The only module that talks HTTP to engines."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from gateway.errors import EngineFailed, EngineTooSlow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+    from typing import Self
+
+    from aiohttp.abc import AbstractStreamWriter
+
+    from gateway.model import Engine
+
+# vLLM closes idle connections after 5 s; ours must be gone before, or a request meets a closed one.
+KEEP_ALIVE_S = 4
+# The longest ordinary answer taken from an engine.
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An engine's answer once its head is in: status, content type, and the body as it arrives."""
+
+    status: int
+    content_type: str
+    _response: aiohttp.ClientResponse
+    _deadline: float
+    _first_event_by: float | None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the body is a stream of events."""
+        return self.content_type.startswith("text/event-stream")
+
+    async def read(self) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            EngineFailed: the engine broke off, or sent more than MAX_ANSWER_BYTES.
+            EngineTooSlow: the deadline passed.
+        """
+        body = bytearray()
+        async for data in self.chunks(idle_s=None):
+            body += data
+            if len(body) > MAX_ANSWER_BYTES:
+                raise EngineFailed(f"the engine's answer is longer than {MAX_ANSWER_BYTES:,} bytes")
+        return bytes(body)
+
+    async def chunks(self, *, idle_s: float | None) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives.
+
+        Raises:
+            EngineFailed: the engine broke off.
+            EngineTooSlow: no first event in time, then nothing for `idle_s` seconds, or the deadline passed.
+        """
+        until = self._first_event_by
+        while True:
+            with _failures("the engine broke off its answer"):
+                async with _limit(self._deadline, until, "the engine sent nothing", "engine_idle"):
+                    data = await self._response.content.readany()
+            if not data:
+                return
+            yield data
+            until = None if idle_s is None else _now() + idle_s
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@contextmanager
+def _failures(died: str) -> Iterator[None]:
+    """Turn aiohttp's errors into ours."""
+    try:
+        yield
+    except aiohttp.ClientConnectorError as error:
+        raise EngineFailed("no connection to the engine", code="engine_unreachable") from error
+    except aiohttp.ConnectionTimeoutError as error:
+        raise EngineTooSlow("connecting to the engine took too long", code="engine_unreachable") from error
+    except (aiohttp.ClientError, ConnectionError) as error:
+        raise EngineFailed(died, code="engine_died") from error
+
+
+@asynccontextmanager
+async def _limit(deadline: float, until: float | None, what: str, code: str) -> AsyncIterator[None]:
+    """Bound a wait by the request's deadline and, if given, by a nearer moment."""
+    started = _now()
+    end = deadline if until is None else min(deadline, until)
+    try:
+        async with asyncio.timeout_at(end):
+            yield
+    except aiohttp.ConnectionTimeoutError:
+        raise
+    except TimeoutError as error:
+        if end == deadline:
+            what, code = "the request's time ran out (timeouts.total_s)", "total_timeout"
+        raise EngineTooSlow(f"{what} within {max(0.0, end - started):.1f} s", code=code) from error
+
+
+class _Body(aiohttp.Payload):
+    """A body sent in slices; aiohttp warns of bytes this long, and would read a BytesIO in threads."""
+
+    _SLICE = 256 * 1024
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body, content_type="application/json")
+        self._size = len(body)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return str(self._value, encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        view = memoryview(self._value)
+        for start in range(0, len(view), self._SLICE):
+            await writer.write(view[start : start + self._SLICE])
+
+
+class EngineClient:
+    """HTTP to engines over kept connections; an async context manager."""
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def post(
+        self,
+        engine: Engine,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        connect_s: float,
+        first_event_s: float | None,
+        deadline: float,
+    ) -> AsyncIterator[Answer]:
+        """Send a body and yield the answer; leaving the block early closes the connection under the engine.
+
+        Args:
+            engine: where to.
+            path: such as `/v1/chat/completions`.
+            body: sent as it is.
+            headers: request headers beside the engine's own key.
+            connect_s: seconds to connect in.
+            first_event_s: seconds until something of the body must be in; None for no limit.
+            deadline: when the answer must be complete, on the event loop's clock.
+
+        Raises:
+            EngineFailed: no connection (code `engine_unreachable`), or it closed early (`engine_died`).
+            EngineTooSlow: connecting, the answer's head or the whole answer took too long.
+        """
+        if engine.api_key:
+            headers = {**headers, "Authorization": f"Bearer {engine.api_key}"}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_s)
+        request = self._session.post(
+            engine.url + path, data=_Body(body), headers=headers, timeout=timeout, allow_redirects=False
+        )
+        first_event_by = None if first_event_s is None else _now() + first_event_s
+        with _failures("the engine closed the connection without an answer"):
+            async with _limit(deadline, first_event_by, "the engine did not begin to answer", "engine_slow"):
+                response = await request
+        try:
+            yield Answer(
+                response.status, response.headers.get("Content-Type", ""), response, deadline, first_event_by
+            )
+        finally:
+            # A finished connection goes back to the pool; an unfinished one is closed, and its work aborted.
+            if response.content.at_eof():
+                response.release()
+            else:
+                response.close()
+
+    async def healthy(self, engine: Engine, within_s: float) -> bool | None:
+        """Ask an engine's /health: True or False by its answer, None where there was none in time."""
+        timeout = aiohttp.ClientTimeout(total=within_s)
+        try:
+            async with self._session.get(
+                engine.url + "/health", timeout=timeout, allow_redirects=False
+            ) as answer:
+                return answer.status == 200
+        except TimeoutError:
+            return None
+        except (aiohttp.ClientError, ConnectionError):
+            return False

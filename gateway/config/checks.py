@@ -1,0 +1,214 @@
+"""routes.yaml to a valid Config; every error names file, line and key, and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import ValidationError
+
+from gateway.config.document import Document
+from gateway.config.schema import EMBEDDED, Config, Profile, Route, Section
+from gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from gateway.config.document import Location
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+
+# Settings of the contract that this version accepts and does not apply yet, by the issue that will.
+_NOT_IN_EFFECT: Mapping[str, int] = {
+    "pools.*.max_load": 3,
+    "routes.*.schedule": 3,
+    "routes.*.profile": 3,
+    "routes.*.queue": 3,
+    "polling.stale_s": 3,
+    "polling.resolve_s": 3,
+    "breaker": 3,
+    "retry": 3,
+    "server.linger_s": 3,
+}
+# The same where serving without the setting would be unsafe: `serve` refuses to start.
+_NOT_SAFE_YET: Mapping[str, int] = {"auth.keys_file": 7, "auth.limits": 7, "server.admin_port": 7}
+
+
+def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
+    """Read and validate a configuration file.
+
+    Raises:
+        ConfigError: with every problem found, one `file:line: key: ...` line each.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
+    return parse(text, str(path), path.parent, environment)
+
+
+def parse(text: str, file: str, folder: Path, environment: Mapping[str, str]) -> Config:
+    """Validate a configuration's text; `file` names it in errors, `folder` is where its paths start.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    document = Document(file, environment)
+    values = document.read(text)
+    if not document.problems:
+        try:
+            config = Config.model_validate(values)
+        except ValidationError as error:
+            document.report(_explain(error, Config))
+        else:
+            document.report(_cross_check(config, folder))
+    if document.problems:
+        raise ConfigError(document.problems)
+    default = config.sorting.default or next(iter(config.routes))
+    return config.model_copy(update={"sorting": config.sorting.model_copy(update={"default": default})})
+
+
+def not_in_effect(config: Config) -> list[str]:
+    """Return the settings the file makes that this version accepts without applying them."""
+    return [key for key in _settings(config) if _listed(key, _NOT_IN_EFFECT)]
+
+
+def not_safe_yet(config: Config) -> list[str]:
+    """Return the settings that this version cannot honour and must not ignore."""
+    keys = [key for key in _settings(config) if _listed(key, _NOT_SAFE_YET)]
+    return keys + [
+        f"pools.{name}.engines: {engine}"
+        for name, pool in config.pools.items()
+        for engine in pool.engines
+        if engine.startswith("dns+")
+    ]
+
+
+def _settings(section: Section, prefix: str = "") -> Iterator[str]:
+    """Every dotted key that the file itself sets to something other than its default."""
+    for name in sorted(section.model_fields_set):
+        value = getattr(section, name)
+        if value == type(section).model_fields[name].default:
+            continue
+        yield f"{prefix}{name}"
+        entries = value.items() if isinstance(value, dict) else [("", value)]
+        for key, entry in entries:
+            if isinstance(entry, Section):
+                yield from _settings(entry, f"{prefix}{name}.{key}." if key else f"{prefix}{name}.")
+
+
+def _listed(key: str, patterns: Mapping[str, int]) -> bool:
+    return any(re.fullmatch(re.escape(pattern).replace(r"\*", "[^.]+"), key) for pattern in patterns)
+
+
+def _cross_check(config: Config, folder: Path) -> Iterator[tuple[Location, str]]:
+    """Yield what no single section can see: names that refer to others, files, duplicates."""
+    pools, routes = config.pools, config.routes
+    for kind, names in (("pools", pools), ("routes", routes)):
+        for name in names:
+            if not _NAME.fullmatch(name):
+                yield (kind, name), "a name is lower-case letters, digits, '-', '_' and '.', at most 63"
+    seen: set[str] = set()
+    for name, pool in pools.items():
+        for index, engine in enumerate(pool.engines):
+            if engine in seen:
+                yield (
+                    ("pools", name, "engines", index),
+                    f"{_shown(engine)} is listed twice; an engine is in one pool",
+                )
+            seen.add(engine)
+        if EMBEDDED in pool.engines and pool.speculative_config:
+            yield ("pools", name, "speculative_config"), "the embedded engine does not speculate; remove this"
+    for name, route in routes.items():
+        yield from _check_route(config, name, route, folder)
+    if config.sorting.default and config.sorting.default not in routes:
+        yield ("sorting", "default"), _unknown(config.sorting.default, "route", routes)
+    for name, patterns in config.sorting.prompts.items():
+        if name not in routes:
+            yield ("sorting", "prompts", name), _unknown(name, "route", routes)
+        for index, pattern in enumerate(patterns):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield ("sorting", "prompts", name, index), f"is not a regular expression: {error}"
+    if config.auth.keys_file and not (folder / config.auth.keys_file).is_file():
+        yield ("auth", "keys_file"), f"no such file: {folder / config.auth.keys_file}"
+
+
+def _check_route(config: Config, name: str, route: Route, folder: Path) -> Iterator[tuple[Location, str]]:
+    for index, pool in enumerate(route.pools or ()):
+        if pool not in config.pools:
+            yield ("routes", name, "pools", index), _unknown(pool, "pool", config.pools)
+            return
+    depths = {depth for pool in config.pools_of(name) for depth in config.pools[pool].depths}
+    for index, (_, _, depth) in enumerate(route.schedule):
+        if depth not in depths:
+            yield (
+                ("routes", name, "schedule", index),
+                f"no pool of this route runs at depth {depth}; its pools offer {sorted(depths)}",
+            )
+    if route.profile is not None:
+        yield from _check_profile(config, name, folder / route.profile)
+
+
+def _check_profile(config: Config, name: str, path: Path) -> Iterator[tuple[Location, str]]:
+    where: Location = ("routes", name, "profile")
+    try:
+        profile = Profile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        yield where, f"{path} cannot be read: {error.strerror}"
+    except ValidationError as error:
+        for at, message in _explain(error, Profile):
+            yield where, f"{path}: {'.'.join(map(str, at)) or 'file'}: {message}"
+    else:
+        if profile.route != name:
+            yield where, f"{path} was measured for route {profile.route!r}"
+        for pool in profile.pools:
+            if pool not in config.pools:
+                yield where, f"{path}: {_unknown(pool, 'pool', config.pools)}"
+
+
+def _unknown(found: str, kind: str, allowed: Iterable[str]) -> str:
+    names = list(allowed)
+    return f"unknown {kind} {found!r}; allowed: {', '.join(names)}{_did_you_mean(found, names)}"
+
+
+def _did_you_mean(found: str, allowed: Iterable[str]) -> str:
+    close = difflib.get_close_matches(found, list(allowed), n=1)
+    return f" - did you mean {close[0]!r}?" if close else ""
+
+
+def _explain(error: ValidationError, root: type[Section]) -> Iterator[tuple[Location, str]]:
+    for found in error.errors(include_url=False):
+        location = found["loc"]
+        if found["type"] == "extra_forbidden":
+            allowed = _fields_at(location[:-1], root)
+            key = str(location[-1])
+            yield location, f"unknown key{_did_you_mean(key, allowed)}; allowed here: {', '.join(allowed)}"
+        elif found["type"] == "missing":
+            yield location, "is required and missing"
+        else:
+            message = found["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+            yield location, f"{message}, found {_shown(found['input'], location)}"
+
+
+def _fields_at(location: Location, root: type[Section]) -> list[str]:
+    """The keys allowed in the section at `location`."""
+    kind: Any = root
+    for step in location:
+        if isinstance(kind, type) and issubclass(kind, Section):
+            kind = kind.model_fields[str(step)].annotation
+        else:
+            kind = get_args(kind)[-1]
+    return list(kind.model_fields)
+
+
+def _shown(value: object, location: Location = ()) -> str:
+    """A value as an error may print it: short, and never a credential."""
+    if "api_key" in location:
+        return "a value (not shown)"
+    text = re.sub(r"//[^/@]*@", "//...@", repr(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,93 @@
+"""A YAML text as values, knowing the line of every key."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Location = tuple[str | int, ...]
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+class Document:
+    """One text being read: `problems` collects a `file:line: key: ...` line for everything wrong with it."""
+
+    def __init__(self, file: str, environment: Mapping[str, str]) -> None:
+        self.problems: list[str] = []
+        self._file = file
+        self._environment = environment
+        self._lines: dict[Location, int] = {}
+        self._loader = yaml.SafeLoader("")
+
+    def read(self, text: str) -> object:
+        """Return the text's values, lists as tuples, `${NAME}` and `${NAME:-default}` filled in."""
+        try:
+            node = yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            self.problems.append(f"{self._file}:{line}: not valid YAML: {error.problem}")
+            return None
+        except yaml.YAMLError as error:
+            self.problems.append(f"{self._file}:1: not valid YAML: {error}")
+            return None
+        return self._value(node, (), ()) if node else {}
+
+    def report(self, problems: Iterable[tuple[Location, str]]) -> None:
+        """Add problems, each at the line of its key or of the nearest section around it."""
+        for location, message in problems:
+            known = location
+            while known and known not in self._lines:
+                known = known[:-1]
+            key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+            line = self._lines.get(known, 1)
+            self.problems.append(f"{self._file}:{line}: {key.removeprefix('.') or 'file'}: {message}")
+
+    def _value(self, node: yaml.Node, location: Location, parents: tuple[yaml.Node, ...]) -> object:
+        if node in parents:
+            self.report([(location, "an alias refers to what it stands in")])
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, location, (*parents, node))
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self._lines[*location, index] = item.start_mark.line + 1
+            return tuple(
+                self._value(item, (*location, index), (*parents, node))
+                for index, item in enumerate(node.value)
+            )
+        assert isinstance(node, yaml.ScalarNode)  # noqa: S101 - YAML has three kinds of node
+        return self._scalar(node, location)
+
+    def _mapping(
+        self, node: yaml.MappingNode, location: Location, parents: tuple[yaml.Node, ...]
+    ) -> dict[str, object]:
+        self._loader.flatten_mapping(node)
+        values: dict[str, object] = {}
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            here = (*location, key)
+            line = key_node.start_mark.line + 1
+            if key in values:
+                self._lines[here] = line
+                self.report([(here, "this key stands here twice")])
+            self._lines[here] = line
+            values[key] = self._value(value_node, here, parents)
+        return values
+
+    def _scalar(self, node: yaml.ScalarNode, location: Location) -> object:
+        def expand(match: re.Match[str]) -> str:
+            name, default = match.groups()
+            value = self._environment.get(name) or default
+            if value is None:
+                self.report([(location, f"the environment variable {name} is not set, and has no :-default")])
+            return value or ""
+
+        # A filled-in value stays a string, so that a key of digits is not read as a number.
+        expanded = _VARIABLE.sub(expand, node.value)
+        return self._loader.construct_object(node) if expanded == node.value else expanded

@@ -1,0 +1,226 @@
+"""Every key of routes.yaml, with its type, bounds and default."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+EMBEDDED = "embedded"
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Schedule = tuple[tuple[Count, Count, Annotated[int, Field(ge=0)]], ...]
+
+# vLLM's own default where a suffix pool names no depth (SpeculativeConfig.suffix_decoding_max_tree_depth).
+_SUFFIX_DEPTH = 24
+
+
+class Section(BaseModel):
+    """What all sections have in common: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Pool(Section):
+    """Engines started with the same speculative config; `speculative_config` is vLLM's own object."""
+
+    speculative_config: dict[str, Any] = {}
+    engines: Annotated[tuple[str, ...], Field(min_length=1)]
+    max_load: Count = 256
+    api_key: str = ""
+
+    @property
+    def depth(self) -> int:
+        """The pool's num_speculative_tokens; 0 = ordinary decoding."""
+        config = self.speculative_config
+        unset = config.get("suffix_decoding_max_tree_depth", _SUFFIX_DEPTH) if config else 0
+        depth: int = config.get("num_speculative_tokens", unset)
+        return depth
+
+    @property
+    def depths(self) -> frozenset[int]:
+        """Every depth its engines may run at: more than one where they schedule it by batch size."""
+        table = self.speculative_config.get("num_speculative_tokens_per_batch_size", ())
+        return frozenset((self.depth, *(depth for _, _, depth in table)))
+
+    @field_validator("engines")
+    @classmethod
+    def _engine_urls(cls, engines: tuple[str, ...]) -> tuple[str, ...]:
+        for engine in engines:
+            if engine == EMBEDDED:
+                continue
+            url = urlsplit(engine)
+            plain = url.path in ("", "/") and not url.query and not url.fragment and "@" not in url.netloc
+            if url.scheme not in ("http", "https", "dns+http", "dns+https") or not url.hostname or not plain:
+                raise ValueError(
+                    "must be http(s)://host:port, dns+http(s)://name:port or embedded, "
+                    "without a path or credentials"
+                )
+            _ = url.port  # out of range raises ValueError with its own message
+        return tuple(engine.rstrip("/") for engine in engines)
+
+    @field_validator("speculative_config")
+    @classmethod
+    def _vllm_object(cls, config: dict[str, Any]) -> dict[str, Any]:
+        if not config:
+            return config
+        method, depth = config.get("method"), config.get("num_speculative_tokens")
+        if not isinstance(method, str | None) or (method is None and "model" not in config):
+            raise ValueError('needs "method" (such as mtp, eagle3, ngram, draft_model, suffix), as vLLM does')
+        if depth is None and method == "suffix":
+            return config
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+            raise ValueError('needs "num_speculative_tokens": an integer of at least 1')
+        if table := config.get("num_speculative_tokens_per_batch_size"):
+            check_ranges(table)
+        return config
+
+
+class Queue(Section):
+    """How many requests of a route may wait for an engine, and for how long."""
+
+    max_waiting: Annotated[int, Field(ge=0)] = 512
+    max_wait_s: Seconds = 30
+
+
+class Timeouts(Section):
+    """Limits in seconds; first_event_s and idle_s are for streams only."""
+
+    connect_s: Seconds = 2
+    first_event_s: Seconds = 60
+    idle_s: Seconds = 30
+    total_s: Seconds = 600
+
+
+class Route(Section):
+    """One class of OCR work: its schedule or profile, the pools it may use (None = all), its limits."""
+
+    schedule: Schedule = ()
+    profile: str | None = None
+    pools: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    queue: Queue = Queue()
+    timeouts: Timeouts = Timeouts()
+
+    @field_validator("schedule")
+    @classmethod
+    def _ranges(cls, schedule: Schedule) -> Schedule:
+        check_ranges(schedule)
+        return schedule
+
+
+class Sorting(Section):
+    """The default route, and operators' own prompt patterns by route."""
+
+    default: str = ""
+    prompts: dict[str, tuple[str, ...]] = {}
+
+
+class Polling(Section):
+    """How often engines are read, when a reading is stale, how often names are resolved; seconds."""
+
+    scrape_s: Seconds = 1
+    stale_s: Seconds = 5
+    resolve_s: Seconds = 10
+
+
+class Breaker(Section):
+    """Failures that open an engine's breaker, seconds it stays open, successes that close it."""
+
+    failures: Count = 5
+    open_s: Seconds = 10
+    probes: Count = 2
+
+
+class Retry(Section):
+    """Share of requests that may be retried, and retries of one request."""
+
+    budget: Annotated[float, Field(ge=0, le=1)] = 0.1
+    per_request: Annotated[int, Field(ge=0, le=1)] = 1
+
+
+class Server(Section):
+    """Stopping and the admin port; seconds."""
+
+    drain_s: Seconds = 60
+    linger_s: Annotated[float, Field(ge=0)] = 5
+    admin_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+
+
+class Limits(Section):
+    """Bounds on one request."""
+
+    body_bytes: Count = 32 * 1024 * 1024
+    image_pixels: Count = 100_000_000
+    images_per_request: Count = 32
+
+
+class KeyLimits(Section):
+    """Bounds on one API key."""
+
+    requests_per_minute: Count | None = None
+    image_bytes_per_minute: Count | None = None
+    concurrent: Count | None = None
+
+
+class Auth(Section):
+    """The keys' file, and limits by key name."""
+
+    keys_file: str | None = None
+    limits: dict[str, KeyLimits] = {}
+
+
+class RemoteImages(Section):
+    """Hosts whose image URLs are passed on to engines."""
+
+    allow_hosts: tuple[str, ...] = ()
+
+
+class Profile(Section):
+    """A route's measured curves: by pool, output tokens per second of one engine at each load."""
+
+    route: str
+    pools: dict[str, Annotated[tuple[tuple[Seconds, Seconds], ...], Field(min_length=1)]]
+    meta: dict[str, Any]
+
+
+class Config(Section):
+    """The whole of routes.yaml; `sorting.default` is always one of the routes."""
+
+    model: Annotated[str, Field(min_length=1)]
+    model_path: str | None = None
+    pools: Annotated[dict[str, Pool], Field(min_length=1)]
+    routes: Annotated[dict[str, Route], Field(min_length=1)]
+    sorting: Sorting = Sorting()
+    polling: Polling = Polling()
+    breaker: Breaker = Breaker()
+    retry: Retry = Retry()
+    server: Server = Server()
+    limits: Limits = Limits()
+    auth: Auth = Auth()
+    remote_images: RemoteImages = RemoteImages()
+
+    def pools_of(self, route: str) -> tuple[str, ...]:
+        """Return the pools that a route may use, in the file's order."""
+        return self.routes[route].pools or tuple(self.pools)
+
+
+def check_ranges(ranges: object) -> None:
+    """Check `[[from, to, depth], ...]` as vLLM does: from 1 on, inclusive, ascending, no overlap.
+
+    Raises:
+        ValueError: the first range that is wrong.
+    """
+    last = 0
+    for entry in ranges if isinstance(ranges, tuple) else (ranges,):
+        if not (
+            isinstance(entry, tuple) and len(entry) == 3 and all(type(number) is int for number in entry)
+        ):
+            raise ValueError("must be ranges [from, to, depth], such as [[1, 63, 3], [64, 4096, 0]]")
+        first, to, depth = entry
+        if first <= last or to < first or depth < 0 or (last == 0 and first != 1):
+            raise ValueError(
+                f"range {list(entry)} does not fit; they start at 1, ascend, never overlap; depth >= 0"
+            )
+        last = to

@@ -1,0 +1,1 @@
+"""Real OCR on the CPU that speaks vLLM's HTTP dialect."""

@@ -1,0 +1,106 @@
+"""A request's answer, piece by piece as it is read: text lines, table rows, or one JSON object."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import TYPE_CHECKING
+
+from gateway.engines.embedded.lines import Box, reading_order, rows
+from gateway.engines.embedded.pairs import Piece, fill, find_pairs
+from gateway.engines.embedded.pictures import decode
+from gateway.engines.embedded.tables import grid, html_row, markdown_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gateway.engines.embedded.reader import Page, Reader
+    from gateway.engines.embedded.requests import ReadRequest
+
+GREETING = "Send an image and I will read it."
+
+_MARKDOWN = re.compile(r"\bmarkdown\b|\bmd\b", re.IGNORECASE)
+
+
+def answer(reader: Reader, request: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
+    """Read a request's images, in order, and yield the answer's pieces.
+
+    The first piece is empty and says that every image can be decoded: a refusal comes before it or not
+    at all. When `stopped` turns true the answer ends where it is, within one detection or one line.
+
+    Raises:
+        BadImage: an image is truncated or corrupt.
+    """
+    if len(request.images) > 1:  # one page is held at a time, so several are decoded twice
+        for data in request.images:
+            decode(data)
+    first, *others = request.images
+    decoded = itertools.chain([decode(first)], map(decode, others))
+    yield ""
+    pages = (reader.detect(pixels) for pixels in decoded if not stopped())
+    if request.task == "key-value":
+        yield _key_value(reader, pages, request, stopped)
+        return
+    read = _table if request.task == "table" else _text
+    between = ""
+    for page in pages:
+        for piece in read(reader, page, request, stopped):
+            yield between + piece
+            between = ""
+        between = "\n\n"
+
+
+def _text(reader: Reader, page: Page, _: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
+    between = ""
+    for line in reading_order(page.boxes):
+        text = " ".join(text for text in _read(reader, page, line, stopped) if text)
+        if stopped():
+            return
+        if text:
+            yield between + text
+            between = "\n"
+
+
+def _table(reader: Reader, page: Page, request: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
+    table = grid(page.boxes)
+    if not table.rows:
+        return
+    markdown = bool(_MARKDOWN.search(request.prompt))
+    if not markdown:
+        yield "<table>"
+    for number, cells in enumerate(table.rows):
+        indices = [index for cell in cells for index in cell.boxes]
+        texts = dict(zip(indices, _read(reader, page, indices, stopped), strict=False))
+        if stopped():
+            return
+        if markdown:
+            rule = "\n|" + " --- |" * table.columns if number == 0 else ""
+            yield ("\n" if number else "") + markdown_row(cells, table.columns, texts) + rule
+        else:
+            yield html_row(cells, table.columns, texts)
+    if not markdown:
+        yield "</table>"
+
+
+def _key_value(
+    reader: Reader, pages: Iterable[Page], request: ReadRequest, stopped: Callable[[], bool]
+) -> str:
+    document: list[list[Piece]] = []
+    offset = 0.0
+    for page in pages:
+        for line in rows(page.boxes):
+            boxes = (page.boxes[index] for index in line)
+            moved = (Box(box.left, box.top + offset, box.right, box.bottom + offset) for box in boxes)
+            read = zip(moved, _read(reader, page, line, stopped), strict=False)
+            document.append([Piece(box, text) for box, text in read if text])
+        offset += max((box.bottom for box in page.boxes), default=0.0)
+    found = find_pairs(document) if request.schema is None else fill(request.schema, document)
+    return json.dumps(found, ensure_ascii=False)
+
+
+def _read(reader: Reader, page: Page, indices: Sequence[int], stopped: Callable[[], bool]) -> Iterator[str]:
+    for index in indices:
+        if stopped():
+            return
+        yield reader.recognise([page.crop(index)])[0]

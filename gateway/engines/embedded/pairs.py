@@ -1,0 +1,305 @@
+"""Labels and their values on a page: best effort, from words and geometry alone.
+
+A label's value is what follows its colon, else its right neighbour, else what stands below it. Fields that
+are asked for by name are matched to labels loosely, and a few kinds of field that documents rarely label
+(company, date, address, total, telephone, e-mail) are known by their looks or place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from gateway.engines.embedded.lines import Box
+
+MIN_LIKENESS = 0.78
+_MAX_DEPTH = 8
+_MAX_LABEL = 48  # characters
+
+_COLON = re.compile(r"^(?P<label>[^:\uff1a]*[^\W\d_][^:\uff1a]*?)\s*[:\uff1a]\s*(?P<value>.*)$")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_LETTER = re.compile(r"[^\W\d_]")
+_NUMBER = re.compile(r"[-+(]?\d[\d,.'\u00a0 ]*\d|\d")
+_MONEY = re.compile(r"-?\d{1,3}(?:[,.' ]\d{3})*[.,]\d{2}(?!\d)|-?\d+[.,]\d{2}(?!\d)")
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+_DATE = re.compile(
+    r"\b\d{1,4}\s?[-/.]\s?\d{1,2}\s?[-/.]\s?\d{2,4}\b"
+    rf"|\b\d{{1,2}}[-\s]?{_MONTH}[-,.\s]*\d{{2,4}}\b|\b{_MONTH}[-.\s]*\d{{1,2}}[,\s]+\d{{4}}\b"
+    r"|\d{4}\s?年\s?\d{1,2}\s?月\s?\d{1,2}\s?日",
+    re.IGNORECASE,
+)
+_EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_PHONE = re.compile(r"\+?\(?\d[\d\s()/-]{6,}\d")
+_NOT_ADDRESS = re.compile(
+    r"\b(?:tel|fax|phone|gst|reg|co|invoice|receipt|date|e-?mail|www|cashier|tax)\b|@|\d{6,}-?\w",
+    re.IGNORECASE,
+)
+
+_STOP_WORDS = frozenset(("the", "of", "a", "an", "and", "value", "field", "name"))
+_SAME = (
+    ("number", "no", "num", "nr", "id", "#"),
+    ("invoice", "inv", "bill", "receipt", "doc", "document", "order"),
+    ("telephone", "tel", "phone", "mobile"),
+    ("quantity", "qty"),
+    ("amount", "amt"),
+    ("tax", "gst", "vat"),
+    ("company", "vendor", "merchant", "store", "seller", "supplier", "shop", "business"),
+    ("total", "totals"),
+)
+_CANONICAL = {word: group[0] for group in _SAME for word in group}
+
+
+class Piece(NamedTuple):
+    """A box and the text in it."""
+
+    box: Box
+    text: str
+
+
+Rows = Sequence[Sequence[Piece]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A label, what may be its value, and how much the way they stand together is worth (0 to 1)."""
+
+    label: str
+    value: str
+    worth: float
+
+
+def find_pairs(rows: Rows) -> dict[str, str]:
+    """Return the label-value pairs of a page, top to bottom; the first of equal labels counts."""
+    found: dict[str, str] = {}
+    for candidate in _candidates(rows):
+        if candidate.worth >= 0.9:
+            found.setdefault(candidate.label, candidate.value)
+    return found
+
+
+def fill(schema: Mapping[str, Any], rows: Rows) -> Any:
+    """Fill a JSON schema with values found on a page.
+
+    Strings that are not found are empty, numbers and others null; lists of records stay empty.
+    """
+    return _Filler(schema, rows).value("", schema, 0)
+
+
+class _Filler:
+    def __init__(self, schema: Mapping[str, Any], rows: Rows) -> None:
+        self._definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
+        self._rows = rows
+        self._candidates = list(_candidates(rows))
+
+    def value(self, name: str, schema: Any, depth: int) -> Any:
+        schema = self._resolved(schema)
+        kind = schema.get("type")
+        if isinstance(schema.get("properties"), Mapping) and depth < _MAX_DEPTH:
+            return {key: self.value(key, child, depth + 1) for key, child in schema["properties"].items()}
+        if kind == "object":
+            return find_pairs(self._rows) if depth == 0 else {}
+        if kind == "array":
+            return self._items(name, schema)
+        names = [name, *([schema["title"]] if isinstance(schema.get("title"), str) else [])]
+        return _typed(self._find(names, kind), schema)
+
+    def _resolved(self, schema: Any) -> Mapping[str, Any]:
+        """Follow references, and take the first alternative that is not null."""
+        nullable = False
+        for _ in range(_MAX_DEPTH):
+            if not isinstance(schema, Mapping):
+                return {}
+            if isinstance(reference := schema.get("$ref"), str):
+                schema = self._definitions.get(reference.rsplit("/", 1)[-1])
+            elif isinstance(
+                choices := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"), list
+            ):
+                others = [c for c in choices if not (isinstance(c, Mapping) and c.get("type") == "null")]
+                nullable = nullable or len(others) < len(choices)
+                schema = others[0] if others else {}
+            elif isinstance(kinds := schema.get("type"), list):
+                plain = [kind for kind in kinds if kind != "null"]
+                schema = {**schema, "type": plain[0] if plain else "null"}
+                nullable = nullable or len(plain) < len(kinds)
+            else:
+                break
+        return {**schema, "nullable": nullable} if isinstance(schema, Mapping) else {}
+
+    def _items(self, name: str, schema: Mapping[str, Any]) -> list[Any]:
+        items = self._resolved(schema.get("items", {}))
+        if items.get("type") not in ("string", "number", "integer"):
+            return []
+        found = self._find([name], items.get("type"))
+        values = [_typed(part.strip(), items) for part in re.split(r"[;,]\s", found)] if found else []
+        return [value for value in values if value not in ("", None)]
+
+    def _find(self, names: Sequence[str], kind: object) -> str:
+        words = _words(names[0])
+        is_total = "total" in words and not words & {"tax", "sub", "subtotal", "quantity", "items"}
+        if is_total and (total := _total(self._rows)):
+            return total
+        best, best_score = "", MIN_LIKENESS
+        for candidate in self._candidates:
+            if kind in ("number", "integer") and not _NUMBER.search(candidate.value):
+                continue
+            if "date" in words and not re.search(r"\d", candidate.value):
+                continue
+            score = max(_likeness(name, candidate.label) for name in names) * candidate.worth
+            if score > best_score:
+                best, best_score = candidate.value, score
+        if "date" in words and (date := _DATE.search(best)):
+            return date.group()
+        return best or _by_looks(words, self._rows)
+
+
+def _candidates(rows: Rows) -> Iterator[Candidate]:
+    for number, row in enumerate(rows):
+        for place, piece in enumerate(row):
+            right = row[place + 1].text if place + 1 < len(row) else ""
+            below = _below(piece, rows[number + 1 : number + 3])
+            yield from _of_piece(piece.text, right, below)
+
+
+def _of_piece(text: str, right: str, below: str) -> Iterator[Candidate]:
+    if len(text) > 200 or not _LETTER.search(text):
+        return
+    if (split := _COLON.match(text)) and len(split["label"]) <= _MAX_LABEL:
+        label, value = split["label"].strip(), split["value"].strip()
+        if value.startswith("//"):  # a web address
+            return
+        if value:
+            yield Candidate(label, value, 1.0)
+        elif right:
+            yield Candidate(label, right.lstrip(":\uff1a "), 0.98)
+        elif below:
+            yield Candidate(label, below, 0.9)
+        return
+    if len(text) <= _MAX_LABEL:
+        if right:
+            colon = right.startswith(":")
+            value = right.lstrip(":\uff1a ")
+            if value:
+                yield Candidate(text, value, 0.98 if colon else 0.9 if re.search(r"\d", right) else 0.88)
+        if below and not right.startswith(":"):
+            yield Candidate(text, below, 0.85)
+    words = text.split()
+    for count in range(1, min(4, len(words))):  # `GST No 00123`: a label without its colon
+        label, value = " ".join(words[:count]), " ".join(words[count:])
+        if re.search(r"\d", value) and not re.search(r"\d", label):
+            yield Candidate(label, value.lstrip("#.:- "), 0.87)
+
+
+def _below(piece: Piece, rows: Rows) -> str:
+    for row in rows:
+        for other in row:
+            common = min(piece.box.right, other.box.right) - max(piece.box.left, other.box.left)
+            if common > 0.3 * min(piece.box.width, other.box.width):
+                near = other.box.top - piece.box.bottom < 2.5 * piece.box.height
+                return other.text if near else ""
+    return ""
+
+
+def _words(name: str) -> frozenset[str]:
+    """Split a key or label into canonical words: `invoiceNo`, `invoice_number` and `Bill No.` agree."""
+    words = [_CANONICAL.get(word.casefold(), word.casefold()) for word in _WORD.findall(name)]
+    return frozenset(word for word in words if word not in _STOP_WORDS) or frozenset(words)
+
+
+def _likeness(key: str, label: str) -> float:
+    """How much a key and a label look the same, 0 to 1."""
+    wanted, have = _words(key), _words(label)
+    if not wanted or not have:
+        return 0.0
+    if wanted == have:
+        return 1.0
+    common = 2 * len(wanted & have) / (len(wanted) + len(have))
+    if wanted <= have and len(have) - len(wanted) == 1:
+        common = 0.9
+    spelling = SequenceMatcher(None, " ".join(sorted(wanted)), " ".join(sorted(have))).ratio()
+    return max(common, spelling if spelling > 0.85 else 0.0)
+
+
+def _typed(found: str, schema: Mapping[str, Any]) -> Any:
+    """Turn a found text into what the schema's leaf wants."""
+    kind, choices = schema.get("type"), schema.get("enum")
+    if isinstance(choices, list):
+        near = [
+            choice for choice in choices if isinstance(choice, str) and choice.casefold() in found.casefold()
+        ]
+        return max(near, key=len) if near and found else None
+    if kind in ("number", "integer"):
+        number = _number(found)
+        return int(number) if kind == "integer" and number is not None else number
+    if kind == "boolean":
+        return {"yes": True, "true": True, "no": False, "false": False}.get(found.casefold().strip(" ."))
+    if kind == "null":
+        return None
+    return found or (None if schema.get("nullable") or kind is None else "")
+
+
+def _number(text: str) -> float | None:
+    """Read the first number of a text, whichever mark it uses for decimals."""
+    match = _NUMBER.search(text)
+    if match is None:
+        return None
+    digits = re.sub(r"[^\d,.]", "", match.group()).strip(",.")
+    decimal = re.search(r"[.,](\d{1,2})$", digits) or re.search(r"^\d+\.(\d+)$", digits)
+    whole = re.sub(r"\D", "", digits[: decimal.start() if decimal and decimal.re.pattern[0] == "[" else None])
+    if decimal:
+        whole = re.sub(r"\D", "", digits[: decimal.start(1)])
+        value = float(f"{whole or 0}.{decimal.group(1)}")
+    else:
+        value = float(whole)
+    return -value if match.group()[0] in "-(" else value
+
+
+def _by_looks(words: frozenset[str], rows: Rows) -> str:
+    """Find what documents rarely label by what it looks like, or where it stands."""
+    lines = [" ".join(piece.text for piece in row) for row in rows if row]
+    if "date" in words:
+        return next((match.group() for line in lines if (match := _DATE.search(line))), "")
+    if "email" in words or words >= {"e", "mail"}:
+        return next((match.group() for line in lines if (match := _EMAIL.search(line))), "")
+    if "telephone" in words:
+        return next((match.group() for line in lines if (match := _PHONE.search(line))), "")
+    if "company" in words:
+        return next((line for line in lines if sum(map(str.isalpha, line)) > 3), "")
+    if "address" in words:
+        return _address(lines)
+    return ""
+
+
+def _address(lines: Sequence[str]) -> str:
+    """The first run of lines with a comma or digits, below the letter head's first line."""
+    taken: list[str] = []
+    for line in lines[1:12]:
+        if _NOT_ADDRESS.search(line):
+            if taken:
+                break
+        elif taken or re.search(r"\d|,", line):
+            taken.append(line)
+    return " ".join(taken)
+
+
+def _total(rows: Rows) -> str:
+    """The amount on the row that says total the most plainly; the last of equals."""
+    best, best_rank = "", 0
+    for row in rows:
+        line = " ".join(piece.text for piece in row).casefold()
+        amounts = _MONEY.findall(line)
+        if not amounts or not re.search(r"tota[l1i]|amount due|balance due|amt payable|合计|总计", line):
+            continue
+        rank = 2
+        if re.search(
+            r"sub\s?-?tota|tax|gst\b(?!.*incl)|saving|discount|qty|quantity|item|exclu|change", line
+        ):
+            rank = 1
+        if re.search(r"grand|due|payable|incl|net|round", line):
+            rank += 1
+        if rank >= best_rank:
+            best, best_rank = amounts[-1], rank
+    return best

@@ -1,0 +1,67 @@
+"""Encoded images to pages of bounded size, so that memory is bounded too."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+
+from gateway.errors import BadImage
+from gateway.wire.pixels import decode_rgb, open_image
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_PIXELS = 100_000_000
+PAGE_PIXELS = (
+    4_000_000  # what a decoded page is shrunk to: A4 at 200 dpi, where body text is still over 20 px high
+)
+
+# Two big pages decoding at once would need a gigabyte that neither needs a moment later.
+_BIG_PIXELS = 16_000_000
+_big_decode = threading.Lock()
+
+
+def check_header(data: bytes) -> tuple[int, int]:
+    """Read an image's size without decoding it.
+
+    Returns:
+        (width, height) in pixels as stored, before EXIF rotation.
+
+    Raises:
+        BadImage: no readable image, or more than MAX_PIXELS.
+    """
+    width, height = open_image(data).size
+    if width * height > MAX_PIXELS:
+        raise BadImage(
+            f"the image has {width} x {height} pixels; at most {MAX_PIXELS:,} are read",
+            code="image_too_large",
+        )
+    return width, height
+
+
+def decode(data: bytes) -> NDArray[np.uint8]:
+    """Decode an image and shrink it to a page.
+
+    Returns:
+        BGR pixels, uint8 (height, width, 3), at most PAGE_PIXELS of them.
+
+    Raises:
+        BadImage: as `check_header`, or truncated or corrupt.
+    """
+    width, height = check_header(data)
+    if width * height < _BIG_PIXELS:
+        return _page(decode_rgb(data))
+    with _big_decode:
+        return _page(decode_rgb(data))
+
+
+def _page(image: Image.Image) -> NDArray[np.uint8]:
+    pixels = image.width * image.height
+    if pixels > PAGE_PIXELS:
+        scale = (PAGE_PIXELS / pixels) ** 0.5
+        size = (max(1, int(image.width * scale)), max(1, int(image.height * scale)))
+        image = image.resize(size, Image.Resampling.BOX, reducing_gap=1.0)
+    return np.ascontiguousarray(np.asarray(image)[:, :, ::-1])

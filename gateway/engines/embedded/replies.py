@@ -1,0 +1,109 @@
+"""The JSON of an answer, whole or in chunks, in the shape vLLM gives it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.engines.embedded.requests import ReadRequest
+
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer's frame: everything but its text.
+
+    Attributes:
+        model: the served model's name.
+        request: what is answered.
+        id: `chatcmpl-` and the client's request id or a random one.
+        created: seconds since 1970.
+    """
+
+    model: str
+    request: ReadRequest
+    id: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, text: str, *, tokens: int, cut: bool) -> bytes:
+        """The answer that is not streamed; `tokens` of text, `cut` at the limit."""
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if self.request.tool is not None:
+            message |= {"content": "", "tool_calls": [self._tool_call(text)]}
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": self.finish_reason(cut=cut),
+            "stop_reason": None,
+        }
+        return msgspec.json.encode(
+            {
+                "id": self.id,
+                "object": "chat.completion",
+                "created": self.created,
+                "model": self.model,
+                "choices": [choice],
+                "usage": self._usage(tokens),
+            }
+        )
+
+    def opening(self) -> bytes:
+        """The first event of a stream, which names the role."""
+        delta: dict[str, Any] = {"role": "assistant", "content": ""}
+        events = self._event([self._choice(delta)])
+        if self.request.tool is not None:
+            events += self._event([self._choice({"tool_calls": [{"index": 0, **self._tool_call("")}]})])
+        return events
+
+    def piece(self, text: str) -> bytes:
+        """An event with a piece of the text."""
+        delta: dict[str, Any] = {"content": text}
+        if self.request.tool is not None:
+            delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        return self._event([self._choice(delta)])
+
+    def closing(self, *, tokens: int, cut: bool) -> bytes:
+        """The last events: finish reason, usage where asked for, and the end mark."""
+        events = self._event([self._choice({"content": ""}, self.finish_reason(cut=cut))])
+        if self.request.include_usage:
+            events += self._event([], usage=self._usage(tokens))
+        return events + DONE
+
+    def finish_reason(self, *, cut: bool) -> str:
+        """`length` for a cut answer; a required tool call ends with `tool_calls`, a named one with `stop`."""
+        if cut:
+            return "length"
+        return "tool_calls" if self.request.tool_required else "stop"
+
+    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        chunk = {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+            **more,
+        }
+        return b"data: %s\n\n" % msgspec.json.encode(chunk)
+
+    def _choice(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+        return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+
+    def _tool_call(self, arguments: str) -> dict[str, Any]:
+        function = {"name": self.request.tool, "arguments": arguments}
+        return {
+            "id": f"chatcmpl-tool-{uuid.uuid5(uuid.NAMESPACE_OID, self.id).hex[:16]}",
+            "type": "function",
+            "function": function,
+        }
+
+    def _usage(self, tokens: int) -> dict[str, int]:
+        prompt = self.request.prompt_tokens
+        return {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}

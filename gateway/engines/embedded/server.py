@@ -1,0 +1,340 @@
+"""The embedded engine's HTTP server: a vLLM to whoever asks, with OCR on the CPU behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway.engines.embedded.answers import GREETING, answer
+from gateway.engines.embedded.replies import DONE, Reply
+from gateway.engines.embedded.requests import parse
+from gateway.engines.embedded.tokens import TokenBudget
+from gateway.engines.embedded.workers import Workers
+from gateway.errors import BodyTooLarge, GatewayError
+from gateway.wire.vllm import EngineCounts, error_body, metrics_page
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from starlette.requests import Request
+    from starlette.types import Message, Receive, Scope, Send
+
+    from gateway.engines.embedded.reader import Reader
+    from gateway.engines.embedded.requests import ReadRequest
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_MODEL_LEN = 131_072
+DRAIN_SECONDS = 60
+VERSION = "0.1.0+embedded"
+
+_SANE_ID = re.compile(r"[\w.:-]{1,128}")
+_log = logging.getLogger("gateway.engines.embedded")
+
+
+class EmbeddedEngine:
+    """The engine's endpoints and the workers behind them.
+
+    Args:
+        model: the name it serves.
+        workers: images read at the same time; each has a thread and an OCR session of its own.
+        max_waiting: requests that may wait for a worker before more are refused with 503.
+        load: makes one worker's reader.
+        on_failure: called when the readers cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str = "glm-ocr",
+        workers: int = 2,
+        max_waiting: int = 256,
+        load: Callable[[], Reader] | None = None,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._model = model
+        self._workers = Workers(load or _load_reader, count=workers, max_waiting=max_waiting)
+        self._on_failure = on_failure
+        self._started = int(time.time())
+        self._finished: Counter[str] = Counter()
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+
+    def app(self) -> Starlette:
+        """Build the ASGI application; the models load while it already listens."""
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._chat_endpoint(), methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/health", self._health),
+                Route("/version", self._version),
+                Route("/metrics", self._metrics),
+            ],
+            exception_handlers={404: _not_served, 405: _not_served},
+            lifespan=self._lifespan,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        loading = asyncio.create_task(self._start())
+        yield
+        loading.cancel()
+        await self._workers.close()
+
+    async def _start(self) -> None:
+        try:
+            await self._workers.start()
+        except Exception:
+            _log.exception("the OCR models cannot be loaded")
+            self._on_failure()
+
+    async def _models(self, _: Request) -> Response:
+        card = {
+            "id": self._model,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "ocr-gateway",
+            "root": self._model,
+            "parent": None,
+            "max_model_len": MAX_MODEL_LEN,
+            "permission": [],
+        }
+        return JSONResponse({"object": "list", "data": [card]})
+
+    async def _health(self, _: Request) -> Response:
+        return Response(status_code=200 if self._workers.ready else 503)
+
+    async def _version(self, _: Request) -> Response:
+        return JSONResponse({"version": VERSION})
+
+    async def _metrics(self, _: Request) -> Response:
+        counts = EngineCounts(
+            running=self._workers.running,
+            waiting=self._workers.waiting,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+            finished=self._finished,
+        )
+        return Response(metrics_page(counts, self._model), media_type="text/plain; version=0.0.4")
+
+    def _chat_endpoint(self) -> Any:
+        # Starlette takes bound methods for request handlers; disconnects need the raw ASGI call.
+        async def chat(scope: Scope, receive: Receive, send: Send) -> None:
+            body = await _read_body(receive)
+            if body is None:
+                return
+            answering = asyncio.create_task(self._answer(body, _request_id(scope), send))
+            leaving = asyncio.create_task(_client_left(receive))
+            try:
+                await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (answering, leaving):
+                    task.cancel()
+                await asyncio.wait((answering, leaving))
+            if not answering.cancelled():
+                answering.result()
+
+        return _Raw(chat)
+
+    async def _answer(self, body: bytes | GatewayError, request_id: str, send: Send) -> None:
+        try:
+            if isinstance(body, GatewayError):
+                raise body
+            request = parse(body, self._model)
+            self._prompt_tokens += request.prompt_tokens
+            await self._reply(Reply(self._model, request, f"chatcmpl-{request_id}"), send)
+        except asyncio.CancelledError:
+            self._finished["abort"] += 1
+            raise
+        except Exception as error:
+            self._finished["error"] += 1
+            status, page = _refusal(error)
+            await _send_whole(send, status, page)
+
+    async def _reply(self, reply: Reply, send: Send) -> None:
+        """Send the answer; whatever is raised is raised before a byte is sent."""
+        budget = TokenBudget(reply.request.max_tokens)
+        texts: list[str] = []
+        streaming = False
+        async with contextlib.aclosing(self._pieces(reply.request)) as pieces:
+            try:
+                async for piece in pieces:
+                    if reply.request.stream and not streaming:
+                        streaming = True
+                        await _send_start(send, 200, b"text/event-stream; charset=utf-8")
+                        await _send_body(send, reply.opening(), more=True)
+                    if taken := budget.take(piece):
+                        if streaming:
+                            await _send_body(send, reply.piece(taken), more=True)
+                        else:
+                            texts.append(taken)
+                    if budget.exhausted:
+                        break
+            except Exception as error:
+                if not streaming:
+                    raise
+                self._finished["error"] += 1
+                _, page = _refusal(error)
+                await _send_body(send, b"data: %s\n\n%s" % (page, DONE))
+                return
+        self._generation_tokens += budget.used
+        self._finished["length" if budget.exhausted else "stop"] += 1
+        if streaming:
+            await _send_body(send, reply.closing(tokens=budget.used, cut=budget.exhausted))
+        else:
+            page = reply.whole("".join(texts), tokens=budget.used, cut=budget.exhausted)
+            await _send_whole(send, 200, page)
+
+    async def _pieces(self, request: ReadRequest) -> AsyncGenerator[str]:
+        if not request.images:
+            yield GREETING
+            return
+        job = self._workers.run(lambda reader, stopped: answer(reader, request, stopped))
+        async with contextlib.aclosing(job) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+class _Raw:
+    """An ASGI callable that Starlette's router does not take for a request handler."""
+
+    def __init__(self, call: Callable[[Scope, Receive, Send], Any]) -> None:
+        self._call = call
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._call(scope, receive, send)
+
+
+def main(
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8001,
+    fd: int | None = None,
+    model: str = "glm-ocr",
+    workers: int = 2,
+    exit_with_stdin: bool = False,
+) -> None:
+    """Serve until SIGTERM or SIGINT; what is in flight then has DRAIN_SECONDS.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on.
+        fd: listening socket inherited from the parent, instead of host and port.
+        model: name to serve under.
+        workers: images read at the same time.
+        exit_with_stdin: stop when stdin ends, and so with the parent that holds its other end.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    failed = threading.Event()
+
+    def stop() -> None:
+        server.should_exit = True
+
+    def fail() -> None:
+        failed.set()
+        stop()
+
+    engine = EmbeddedEngine(model=model, workers=workers, on_failure=fail)
+    config = uvicorn.Config(
+        engine.app(),
+        host=host,
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+    server = uvicorn.Server(config)
+    # uvicorn raises the signal again once it has stopped; by then there is nothing left to do.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if exit_with_stdin:
+        threading.Thread(target=_at_end_of_stdin, args=(stop,), daemon=True).start()
+    server.run(sockets=None if fd is None else [socket.socket(fileno=fd)])
+    if failed.is_set():
+        sys.exit(1)
+
+
+def _at_end_of_stdin(stop: Callable[[], None]) -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    stop()
+
+
+def _load_reader() -> Reader:
+    # onnxruntime and OpenCV take a second to import: not before the port is open.
+    from gateway.engines.embedded.reader import Reader
+
+    return Reader()
+
+
+def _refusal(error: Exception) -> tuple[int, bytes]:
+    if isinstance(error, GatewayError):
+        return error.status, error_body(error.status, error.message, error.param)
+    _log.error("request failed: %s", type(error).__name__, exc_info=error)
+    return 500, error_body(500, "the engine failed on this request")
+
+
+def _not_served(_: Request, error: Any) -> Response:
+    return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
+
+
+def _request_id(scope: Scope) -> str:
+    sent = Headers(scope=scope).get("x-request-id", "")
+    if _SANE_ID.fullmatch(sent):
+        return sent
+    return uuid.uuid4().hex[:16]
+
+
+async def _read_body(receive: Receive) -> bytes | GatewayError | None:
+    """Read a body; None when the client left, the refusal when it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message: Message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_BODY_BYTES:
+            return BodyTooLarge(f"the body is over {MAX_BODY_BYTES} bytes")
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _client_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_start(send: Send, status: int, media_type: bytes, length: int | None = None) -> None:
+    headers = [(b"content-type", media_type)]
+    if length is not None:
+        headers.append((b"content-length", b"%d" % length))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def _send_body(send: Send, body: bytes, *, more: bool = False) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def _send_whole(send: Send, status: int, body: bytes) -> None:
+    await _send_start(send, status, b"application/json", len(body))
+    await _send_body(send, body)

@@ -1,0 +1,20 @@
+"""Which of its three answers the engine gives a prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, cast
+
+from gateway.policy.sorting import SortRules, sort
+
+if TYPE_CHECKING:
+    from gateway.model import SortFacts
+
+Task = Literal["text", "key-value", "table"]
+
+_RULES = SortRules(routes=("text", "key-value", "table"), default="text")
+
+
+def task_of(facts: SortFacts) -> Task:
+    """Return what a request asks for; text where its words and structure do not tell."""
+    decision = sort(facts, _RULES)
+    return "text" if decision is None else cast("Task", decision.route)

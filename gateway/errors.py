@@ -1,0 +1,94 @@
+"""Every refusal the gateway makes: its HTTP status, OpenAI error type and what would be right."""
+
+from __future__ import annotations
+
+
+class GatewayError(Exception):
+    """A request that gets no answer, with all that its error body and headers need.
+
+    Attributes:
+        status: HTTP status code.
+        kind: OpenAI's `error.type`.
+        message: what was wrong and what would be right; never holds document content or keys.
+        param: the request's field at fault, if one is.
+        code: OpenAI's `error.code`, a stable word for programs.
+        retry_after: seconds until a retry makes sense, for 429 and 503.
+    """
+
+    status = 500
+    kind = "server_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+
+class BadRequest(GatewayError):
+    """The request itself is wrong (400)."""
+
+    status = 400
+    kind = "invalid_request_error"
+
+
+class BadImage(BadRequest):
+    """An image that cannot be read, or must not be (400, code `invalid_image` unless told otherwise)."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_image") -> None:
+        super().__init__(message, param=param, code=code)
+
+
+class UnknownModel(GatewayError):
+    """A model this gateway does not serve (404)."""
+
+    status = 404
+    kind = "invalid_request_error"
+
+
+class BodyTooLarge(GatewayError):
+    """A body over the configured limit (413)."""
+
+    status = 413
+    kind = "invalid_request_error"
+
+
+class EngineFailed(GatewayError):
+    """The engine broke off, answered nonsense or refused our key (502)."""
+
+    status = 502
+    kind = "engine_error"
+
+
+class Unavailable(GatewayError):
+    """No engine may take the request in time (503); always with Retry-After."""
+
+    status = 503
+    kind = "service_unavailable"
+
+
+class EngineTooSlow(GatewayError):
+    """A time-out while the engine had the request (504)."""
+
+    status = 504
+    kind = "engine_timeout"
+
+
+class ClientLeft(Exception):
+    """The client closed its connection; nobody is left to answer. Logged as 499."""
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; `problems` holds one `file:line: key: ...` line each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems

@@ -1,0 +1,96 @@
+"""Frozen values that every room above speaks in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Reason(StrEnum):
+    """The kind of evidence that decided a request's route, strongest first."""
+
+    HEADER = "header"
+    MODEL = "model"
+    METADATA = "metadata"
+    PROMPT = "prompt"
+    STRUCTURE = "structure"
+    IMAGE = "image"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class SortFacts:
+    """What a request says of the work it asks for, read without decoding an image.
+
+    Attributes:
+        header: the `x-ocr-route` header.
+        alias: the part behind the colon of `model: NAME:route`.
+        metadata: the request's `metadata.ocr_route`.
+        prompt: the user's text parts, joined, as sent.
+        system: the system text, joined, as sent.
+        schema: the JSON schema the answer must follow (response_format, structured outputs, forced tool).
+        wants_json: a JSON object is demanded, without a schema.
+        template: `chat_template_kwargs.template` (NuExtract's fields).
+        template_mode: `chat_template_kwargs.mode` (NuExtract's `markdown` and `content`).
+        has_image: there is at least one image to look at.
+    """
+
+    header: str | None = None
+    alias: str | None = None
+    metadata: str | None = None
+    prompt: str = ""
+    system: str = ""
+    schema: Mapping[str, Any] | None = None
+    wants_json: bool = False
+    template: object | None = None
+    template_mode: str | None = None
+    has_image: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SortDecision:
+    """A route and why; `confidence` is 1 unless the image decided."""
+
+    route: str
+    reason: Reason
+    confidence: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutGuess:
+    """What an image alone says of its route; `confidence` is the classifier's probability, 0 to 1."""
+
+    route: str
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One inference server; `url` is its base URL without a trailing slash, `depth` its pool's."""
+
+    name: str
+    url: str
+    pool: str
+    depth: int
+    api_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """An engine at one moment: whether it answers, and its load in requests."""
+
+    engine: Engine
+    up: bool
+    load: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one answer, as the engine told them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0

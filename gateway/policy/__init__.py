@@ -1,0 +1,1 @@
+"""Pure decisions: values in, a decision with its reason out."""

@@ -1,0 +1,1 @@
+"""Wire formats: bytes to values and back, without I/O."""

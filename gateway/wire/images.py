@@ -1,0 +1,177 @@
+"""Image parts as they travel: data URLs, and what an image's header and tail tell without decoding it."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
+
+import pybase64
+
+from gateway.errors import BadImage
+from gateway.wire.pixels import open_image
+
+# Vision processors divide an image into patches and fail outside these; no glyph fits below.
+MIN_SIDE_PIXELS = 8
+MAX_ASPECT = 200
+
+# Trailing bytes some writers add after an image's end mark.
+_TAIL = 4096
+
+_HEADER = re.compile(rb"data:([^,]{0,256}?)(;\s*base64\s*)?,", re.IGNORECASE)
+_PLAIN_HEADER = re.compile(rb"data:[^;,]*;base64,")
+_STRAY = re.compile(rb"[\s]+")
+_URLSAFE = bytes.maketrans(b"-_", b"+/")
+
+
+@dataclass(frozen=True, slots=True)
+class DataUrl:
+    """A data URL's bytes; `repaired` is the same as every engine reads it, None where it already was so."""
+
+    data: bytes
+    repaired: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """An image by its header: format, sides in pixels, and whether its end mark is where it should be."""
+
+    format: str
+    width: int
+    height: int
+    complete: bool
+
+
+def decode_data_url(url: str) -> bytes:
+    """Return the bytes of a base64 data URL.
+
+    Raises:
+        BadImage: not a data URL, or not base64 even after the usual repairs.
+    """
+    return parse_data_url(url.encode()).data
+
+
+def parse_data_url(url: bytes) -> DataUrl:
+    """Decode a base64 data URL, mending what clients commonly get wrong.
+
+    Mended: parameters such as `;charset=utf-8`, a missing type, capitals, line breaks, percent-encoding, the
+    url-safe alphabet, missing or surplus padding.
+
+    Raises:
+        BadImage: not a data URL, or not base64 even so.
+    """
+    header = _HEADER.match(url)
+    if header is None or not (header.group(2) or header.group(1).lower().endswith(b"base64")):
+        raise BadImage(_what_is_wrong(url))
+    payload = url[header.end() :]
+    if _PLAIN_HEADER.fullmatch(header.group()):
+        try:
+            return DataUrl(pybase64.b64decode(payload, validate=True), None)
+        except binascii.Error:
+            pass
+    data = _decode_mended(payload)
+    return DataUrl(data, b"data:image/%s;base64,%s" % (_subtype(data), pybase64.b64encode(data)))
+
+
+def inspect(data: bytes, *, max_pixels: int) -> ImageInfo:
+    """Read an image's header and tail.
+
+    Raises:
+        BadImage: no image that is read here, sides out of bounds, more than `max_pixels`, or several pages.
+    """
+    if not data:
+        raise BadImage("the image is empty (0 bytes)")
+    # Opening a WebP file already allocates its canvas, so its size is read first.
+    if size := _webp_size(data):
+        _check_size(*size, max_pixels)
+    image = open_image(data)
+    width, height = image.size
+    _check_size(width, height, max_pixels)
+    kind = image.format or ""
+    if kind == "TIFF" and _has_second_frame(image):
+        raise BadImage("the TIFF has several pages; send one page per image part", code="multi_page_image")
+    return ImageInfo(kind, width, height, _ends_properly(data, kind))
+
+
+def _check_size(width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        raise BadImage(
+            f"the image has {width} x {height} pixels; at most {max_pixels:,} in all are accepted",
+            code="image_too_large",
+        )
+    if min(width, height) < MIN_SIDE_PIXELS:
+        raise BadImage(
+            f"the image is {width} x {height} pixels; each side needs at least {MIN_SIDE_PIXELS}",
+            code="image_too_small",
+        )
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise BadImage(
+            f"the image is {width} x {height} pixels; one side may be at most {MAX_ASPECT} times the other",
+            code="image_too_narrow",
+        )
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    """Width and height by a WebP file's first chunk (RFC 9649); None where the file is something else."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
+        return None
+    head = data[20:30].ljust(10, b"\0")
+    match data[12:16]:
+        case b"VP8X":
+            return 1 + int.from_bytes(head[4:7], "little"), 1 + int.from_bytes(head[7:10], "little")
+        case b"VP8L":
+            bits = int.from_bytes(head[1:5], "little")
+            return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+        case b"VP8 ":
+            return int.from_bytes(head[6:8], "little") & 0x3FFF, int.from_bytes(head[8:10], "little") & 0x3FFF
+    return None
+
+
+def _decode_mended(payload: bytes) -> bytes:
+    text = unquote_to_bytes(payload) if b"%" in payload else payload
+    text = _STRAY.sub(b"", text).translate(_URLSAFE).rstrip(b"=")
+    if len(text) % 4 == 1:
+        raise BadImage("the image's base64 text is cut short: its length fits no whole number of bytes")
+    try:
+        return pybase64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+    except binascii.Error as error:
+        raise BadImage("the image's data URL holds characters that are not base64") from error
+
+
+def _what_is_wrong(url: bytes) -> str:
+    start = url[:300].lower()
+    if not start.startswith(b"data:"):
+        return "an image must be a data URL: data:image/png;base64,..."
+    if b"," not in start:
+        return "the image's data URL lacks the comma before its data: data:image/png;base64,..."
+    return "an image's data URL must be base64-encoded: data:image/png;base64,..."
+
+
+def _subtype(data: bytes) -> bytes:
+    try:
+        return (open_image(data).format or "").lower().encode()
+    except BadImage:
+        return b"png"
+
+
+def _has_second_frame(image: object) -> bool:
+    try:
+        image.seek(1)  # type: ignore[attr-defined]
+    except EOFError:
+        return False
+    return True
+
+
+def _ends_properly(data: bytes, kind: str) -> bool:
+    """Whether the format's end mark is there; formats without one are never trusted."""
+    match kind:
+        case "JPEG" | "MPO":
+            return b"\xff\xd9" in data[-_TAIL:]
+        case "PNG":
+            return b"IEND" in data[-_TAIL:]
+        case "GIF":
+            return data.rstrip(b"\0").endswith(b";")
+        case "WEBP":
+            return len(data) >= 8 + int.from_bytes(data[4:8], "little")
+    return False

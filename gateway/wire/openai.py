@@ -1,0 +1,374 @@
+"""OpenAI's request, error and stream formats, read only as far as the gateway needs and never rebuilt."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gateway.errors import BadRequest, GatewayError
+from gateway.model import SortFacts, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NULL = msgspec.Raw(b"null")
+_PASSED_PARTS = frozenset((None, "text", "image_url", "refusal", "thinking"))
+_AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
+
+
+class _Part(msgspec.Struct):
+    type: str | None = None
+    text: str | None = None
+    image_url: msgspec.Raw = _NULL
+    # Fields by which engines take other media, whatever `type` says.
+    audio_embeds: msgspec.Raw = _NULL
+    audio_url: msgspec.Raw = _NULL
+    file: msgspec.Raw = _NULL
+    image_embeds: msgspec.Raw = _NULL
+    image_pil: msgspec.Raw = _NULL
+    input_audio: msgspec.Raw = _NULL
+    input_image: msgspec.Raw = _NULL
+    video_url: msgspec.Raw = _NULL
+
+    def other_media(self) -> bool:
+        fields = (
+            self.audio_embeds,
+            self.audio_url,
+            self.file,
+            self.image_embeds,
+            self.image_pil,
+            self.input_audio,
+            self.input_image,
+            self.video_url,
+        )
+        return self.type not in _PASSED_PARTS or any(bytes(field) != b"null" for field in fields)
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[str | _Part] | None = None
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _Body(msgspec.Struct):
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    messages: list[_Message] | None = None
+    prompt: msgspec.Raw = _NULL
+    # Of these a wrong type is the engine's to refuse, so that its message is the one clients know.
+    chat_template_kwargs: msgspec.Raw = _NULL
+    guided_json: msgspec.Raw = _NULL
+    metadata: msgspec.Raw = _NULL
+    response_format: msgspec.Raw = _NULL
+    structured_outputs: msgspec.Raw = _NULL
+    tool_choice: msgspec.Raw = _NULL
+    tools: msgspec.Raw = _NULL
+
+
+class _Delta(msgspec.Struct):
+    content: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    tool_calls: Any = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    text: Any = None
+
+    def has_output(self) -> bool:
+        delta = self.delta or _Delta()
+        return bool(
+            self.text or delta.content or delta.tool_calls or delta.reasoning or delta.reasoning_content
+        )
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+class _Answer(msgspec.Struct):
+    usage: dict[str, Any] | None = None
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+_BODY = msgspec.json.Decoder(_Body)
+_CHUNK = msgspec.json.Decoder(_Chunk)
+_STRING = msgspec.json.Decoder(str)
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """One image of a request: its URL, the JSON text it stands as in the body, and the field's name."""
+
+    url: bytes
+    raw: bytes
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """A chat or text completion, read but not rebuilt.
+
+    Attributes:
+        body: the body as received.
+        model: the requested model, None where the client named none.
+        stream: a stream is asked for.
+        include_usage: the client itself asked for the usage chunk.
+        images: the image parts, in order.
+        facts: what sorting needs to know.
+    """
+
+    body: bytes
+    model: str | None
+    stream: bool
+    include_usage: bool
+    images: tuple[ImagePart, ...]
+    facts: SortFacts
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChunk:
+    """One event of a stream.
+
+    Attributes:
+        usage: token usage, where it is told.
+        is_usage_only: it carries usage and no choices: the chunk that `include_usage` adds.
+        has_output: it carries generated text.
+        is_error: it reports a failure.
+    """
+
+    usage: Usage | None = None
+    is_usage_only: bool = False
+    has_output: bool = False
+    is_error: bool = False
+
+
+def parse_request(body: bytes, *, chat: bool, max_images: int) -> CompletionRequest:
+    """Read a completion request without building its image strings.
+
+    Raises:
+        BadRequest: invalid JSON, a missing or mistyped field, a refused kind of part, too many images.
+    """
+    fields: _Body = _decode(_BODY, body)
+    images: list[ImagePart] = []
+    texts: dict[str, list[str]] = {}
+    if chat:
+        if not fields.messages:
+            raise BadRequest("`messages` is missing or empty; send at least one message", param="messages")
+        for index, message in enumerate(fields.messages):
+            _read_message(message, f"messages[{index}].content", texts, images)
+    if len(images) > max_images:
+        raise BadRequest(
+            f"the request has {len(images)} images; at most {max_images} are accepted",
+            param="messages",
+            code="too_many_images",
+        )
+    return CompletionRequest(
+        body=body,
+        model=fields.model,
+        stream=bool(fields.stream),
+        include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
+        images=tuple(images),
+        facts=_facts(fields, texts, has_image=bool(images)),
+    )
+
+
+def rewritten(
+    request: CompletionRequest,
+    *,
+    model: str | None = None,
+    repaired: Mapping[bytes, bytes] | None = None,
+) -> bytes:
+    """Return the body an engine gets: the client's own bytes wherever nothing has to change.
+
+    A stream whose client did not ask for token usage asks for it here.
+
+    Args:
+        request: the request as received.
+        model: the name that replaces an alias.
+        repaired: image URLs to replace, JSON text by JSON text.
+    """
+    ask_usage = request.stream and not request.include_usage
+    if model is None and not repaired and not ask_usage:
+        return request.body
+    members: dict[str, bytes | msgspec.Raw] = dict(_MEMBERS.decode(request.body))
+    if model is not None:
+        members["model"] = msgspec.json.encode(model)
+    if ask_usage:
+        options = _any(members.get("stream_options", _NULL)) or {}
+        members["stream_options"] = msgspec.json.encode({**options, "include_usage": True})
+    if repaired:
+        messages = bytes(members["messages"])
+        for old, new in repaired.items():
+            messages = messages.replace(old, new)
+        members["messages"] = messages
+    return b"{%s}" % b",".join(
+        b"%s:%s" % (msgspec.json.encode(name), memoryview(value)) for name, value in members.items()
+    )
+
+
+def read_usage(body: bytes) -> Usage | None:
+    """Return the token usage that an answer tells; None where it tells none."""
+    try:
+        return _usage(_ANSWER.decode(body).usage)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def read_error_message(body: bytes) -> str:
+    """Return the message of an engine's error body, at most 500 characters; empty where it has none."""
+    error = _object(body).get("error")
+    message = error.get("message") if isinstance(error, dict) else error
+    return message[:500] if isinstance(message, str) else ""
+
+
+def read_chunk(data: bytes) -> StreamChunk:
+    """Read one event's data; of what is no chunk nothing is known, so that it is passed on."""
+    try:
+        chunk = _CHUNK.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return StreamChunk()
+    return StreamChunk(
+        usage=_usage(chunk.usage),
+        is_usage_only=bool(chunk.usage) and not chunk.choices,
+        has_output=any(choice.has_output() for choice in chunk.choices or ()),
+        is_error=chunk.error is not None,
+    )
+
+
+def error_body(error: GatewayError) -> bytes:
+    """Return OpenAI's error object for a refusal."""
+    fields = {
+        "message": error.message,
+        "type": error.kind,
+        "param": error.param,
+        "code": error.code or error.status,
+    }
+    return msgspec.json.encode({"error": fields})
+
+
+def _read_message(
+    message: _Message, where: str, texts: dict[str, list[str]], images: list[ImagePart]
+) -> None:
+    spoken = texts.setdefault("system" if message.role == "developer" else message.role, [])
+    if not isinstance(message.content, list):
+        spoken.append(message.content or "")
+        return
+    for place, part in enumerate(message.content):
+        if isinstance(part, str):
+            spoken.append(part)
+            continue
+        if part.other_media():
+            raise BadRequest(
+                f"{where}[{place}]: only `text` and `image_url` parts are accepted; "
+                "send document pages as images",
+                param=f"{where}[{place}]",
+                code="unsupported_content_part",
+            )
+        if part.text:
+            spoken.append(part.text)
+        if part.type == "image_url" or bytes(part.image_url) != b"null":
+            images.append(_image_part(bytes(part.image_url), f"{where}[{place}].image_url"))
+
+
+def _image_part(raw: bytes, where: str) -> ImagePart:
+    """Take an image's URL out of `{"url": ...}` or, as vLLM accepts too, a bare string."""
+    if raw.startswith(b"{"):
+        raw = bytes(_decode(_MEMBERS, raw).get("url", _NULL))
+    if not raw.startswith(b'"'):
+        raise BadRequest(f"{where}: `url` must be a string", param=where)
+    url = raw[1:-1] if b"\\" not in raw else _decode(_STRING, raw).encode()
+    return ImagePart(url, raw, where)
+
+
+def _facts(fields: _Body, texts: Mapping[str, list[str]], *, has_image: bool) -> SortFacts:
+    prompt = _any(fields.prompt)
+    template = _object(fields.chat_template_kwargs)
+    mode = template.get("mode")
+    route = _object(fields.metadata).get("ocr_route")
+    if route is not None and not isinstance(route, str):
+        raise BadRequest("`metadata.ocr_route` must be a string", param="metadata.ocr_route")
+    return SortFacts(
+        metadata=route,
+        prompt="\n".join(texts.get("user", [prompt] if isinstance(prompt, str) else ())),
+        system="\n".join(texts.get("system", ())),
+        schema=_schema(fields),
+        wants_json=_object(fields.response_format).get("type") == "json_object",
+        template=template.get("template"),
+        template_mode=mode if isinstance(mode, str) else None,
+        has_image=has_image,
+    )
+
+
+def _schema(fields: _Body) -> Mapping[str, Any] | None:
+    """The JSON schema the answer must follow, wherever clients put it."""
+    response_format = _object(fields.response_format)
+    wrapper = response_format.get("json_schema") if response_format.get("type") == "json_schema" else None
+    for schema in (
+        wrapper.get("schema") if isinstance(wrapper, dict) else None,
+        _object(fields.structured_outputs).get("json"),
+        _any(fields.guided_json),
+    ):
+        if isinstance(schema, dict):
+            return schema
+        if isinstance(schema, str) and (parsed := _object(schema.encode())):
+            return parsed
+    return _forced_tool_schema(fields)
+
+
+def _forced_tool_schema(fields: _Body) -> Mapping[str, Any] | None:
+    choice = _any(fields.tool_choice)
+    named = choice.get("function") if isinstance(choice, dict) else None
+    if choice != "required" and not isinstance(named, dict):
+        return None
+    tools = _any(fields.tools)
+    for tool in tools if isinstance(tools, list) else ():
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if isinstance(function, dict) and named in (None, {"name": function.get("name")}):
+            parameters = function.get("parameters")
+            return parameters if isinstance(parameters, dict) else {}
+    return None
+
+
+def _usage(usage: Mapping[str, Any] | None) -> Usage | None:
+    if not usage:
+        return None
+    counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+    return Usage(*(count if isinstance(count, int) and count > 0 else 0 for count in counts))
+
+
+def _object(raw: bytes | msgspec.Raw) -> Mapping[str, Any]:
+    value = _any(raw)
+    return value if isinstance(value, dict) else {}
+
+
+def _any(raw: bytes | msgspec.Raw) -> Any:
+    """Decode a small member; what cannot be built is left to the engine to refuse."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        at = _AT.search(str(error))
+        param = at.group(1) if at else None
+        raise BadRequest(f"{param or 'the body'}: {_AT.sub('', str(error))}", param=param) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from error
+    except RecursionError as error:
+        raise BadRequest("the body is nested too deeply", code="invalid_json") from error

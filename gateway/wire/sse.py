@@ -1,0 +1,59 @@
+"""Server-sent events: a byte stream cut into whole events, every byte kept."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.errors import EngineFailed
+
+_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+
+DONE = b"[DONE]"
+
+
+class EventSplitter:
+    """Cuts a stream into events; joined together again they are the stream."""
+
+    def __init__(self, max_event_bytes: int = 16 * 1024 * 1024) -> None:
+        self._buffer = b""
+        self._max = max_event_bytes
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the events that `data` completes, each with its closing blank line.
+
+        Raises:
+            EngineFailed: an event grew past the limit.
+        """
+        buffer = self._buffer + data if self._buffer else data
+        events = []
+        start = 0
+        # An end mark may straddle two reads, but never starts more than three bytes before the new data.
+        for end in _END.finditer(buffer, max(0, len(self._buffer) - 3)):
+            events.append(buffer[start : end.end()])
+            start = end.end()
+        self._buffer = buffer[start:]
+        if len(self._buffer) > self._max:
+            raise EngineFailed(
+                f"the engine sent an event of more than {self._max:,} bytes", code="bad_stream"
+            )
+        return events
+
+    def rest(self) -> bytes:
+        """Return what came after the last whole event."""
+        rest, self._buffer = self._buffer, b""
+        return rest
+
+
+def event_data(event: bytes) -> bytes | None:
+    """Return the joined `data` lines of one event; None for comments and events without data."""
+    lines = [
+        line[5:].removeprefix(b" ")
+        for line in event.splitlines()
+        if line == b"data" or line.startswith(b"data:")
+    ]
+    return b"\n".join(lines) if lines else None
+
+
+def data_event(data: bytes) -> bytes:
+    """Return an event that carries `data`, which holds no line break."""
+    return b"data: %s\n\n" % data

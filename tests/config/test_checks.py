@@ -1,0 +1,178 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.config import load, not_in_effect, not_safe_yet, parse
+from gateway.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = """
+model: glm-ocr
+pools:
+  mtp3:
+    speculative_config: {method: mtp, num_speculative_tokens: 3}
+    engines: [http://vllm-mtp3:8000]
+    api_key: ${ENGINE_KEY:-}
+  plain:
+    engines: [http://vllm-plain:8000, "dns+http://vllm:8000"]
+routes:
+  text:
+    schedule: [[1, 63, 3], [64, 127, 0], [128, 4096, 3]]
+  table:
+    pools: [mtp3, plain]
+    queue: {max_waiting: 512, max_wait_s: 30}
+    timeouts: {connect_s: 2, first_event_s: 60, idle_s: 30, total_s: 600}
+sorting: {default: table, prompts: {table: ["^list the rows"]}}
+polling: {scrape_s: 1, stale_s: 5, resolve_s: 10}
+breaker: {failures: 5, open_s: 10, probes: 2}
+retry: {budget: 0.1, per_request: 1}
+server: {drain_s: 60, linger_s: 5, admin_port: null}
+limits: {body_bytes: 33554432, image_pixels: 100000000, images_per_request: 32}
+auth: {keys_file: null, limits: {}}
+remote_images: {allow_hosts: []}
+"""
+
+
+def problems(text: str, folder: Path = Path()) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        parse(text, "f.yaml", folder, {})
+    return refused.value.problems
+
+
+def test_the_whole_contract_is_accepted() -> None:
+    config = parse(GOOD, "f.yaml", Path(), {"ENGINE_KEY": "secret"})
+    assert config.pools["mtp3"].api_key == "secret"
+    assert config.routes["text"].schedule[1] == (64, 127, 0)
+    assert config.pools_of("text") == ("mtp3", "plain")
+    assert config.sorting.default == "table"
+
+
+def test_the_shipped_configuration_is_valid_and_without_notes() -> None:
+    config = load(ROOT / "routes.yaml")
+    assert list(config.routes) == ["text", "key-value", "table"]
+    assert not_in_effect(config) + not_safe_yet(config) == []
+
+
+def test_the_shipped_configurations_example_for_vllm_is_valid() -> None:
+    _, _, example = (ROOT / "routes.yaml").read_text().partition("# The same file in front of vLLM.")
+    lines = [line.removeprefix("#").removeprefix(" ") for line in example.splitlines()[2:]]
+    config = parse("\n".join(lines), "example", Path(), {})
+    assert list(config.pools) == ["mtp3", "plain"]
+
+
+def test_the_default_route_is_the_first_unless_told() -> None:
+    text = GOOD.replace("default: table, ", "")
+    assert parse(text, "f.yaml", Path(), {}).sorting.default == "text"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (
+            "model: glm-ocr",
+            "modell: glm-ocr",
+            "f.yaml:2: modell: unknown key - did you mean 'model'?; allowed here:",
+        ),
+        ("model: glm-ocr", "model: ''", "f.yaml:2: model: String should have at least 1 character, found ''"),
+        ("schedule:", "schedul:", "f.yaml:12: routes.text.schedul: unknown key - did you mean 'schedule'?"),
+        (
+            "max_waiting: 512",
+            "max_waiting: lots",
+            "f.yaml:15: routes.table.queue.max_waiting: must be a valid integer",
+        ),
+        ("scrape_s: 1,", "scrape_s: 0,", "f.yaml:18: polling.scrape_s: must be greater than 0, found 0"),
+        (
+            "[64, 127, 0]",
+            "[64, 127, 1]",
+            "f.yaml:12: routes.text.schedule[1]: no pool of this route runs at depth 1",
+        ),
+        (
+            "pools: [mtp3, plain]",
+            "pools: [mtp, plain]",
+            "f.yaml:14: routes.table.pools[0]: unknown pool 'mtp'",
+        ),
+        ("default: table", "default: tables", "f.yaml:17: sorting.default: unknown route 'tables'"),
+        (
+            "{table: [",
+            "{tabel: [",
+            "f.yaml:17: sorting.prompts.tabel: unknown route 'tabel'; allowed: text, table - did",
+        ),
+        ("^list", "(list", "f.yaml:17: sorting.prompts.table[0]: is not a regular expression"),
+        (
+            "vllm-plain:8000",
+            "vllm-mtp3:8000",
+            "f.yaml:9: pools.plain.engines[0]: 'http://vllm-mtp3:8000' is listed twice",
+        ),
+        ("vllm-mtp3:8000]", "u:hunter2@vllm:1]", "f.yaml:6: pools.mtp3.engines: must be http(s)://host:port"),
+        ("keys_file: null", "keys_file: keys.txt", "f.yaml:23: auth.keys_file: no such file"),
+        ("  table:\n", "  Tables!:\n", "f.yaml:13: routes.Tables!: a name is"),
+        (
+            "    queue:",
+            "    profile: none.json\n    queue:",
+            "f.yaml:15: routes.table.profile: none.json cannot be read",
+        ),
+        (
+            "  plain:\n    engines:",
+            "  plain:\n    engine:",
+            "f.yaml:8: pools.plain.engines: is required and missing",
+        ),
+    ],
+)
+def test_an_error_names_file_line_and_key_and_what_is_allowed(old: str, new: str, problem: str) -> None:
+    assert old in GOOD
+    found = problems(GOOD.replace(old, new))
+    assert any(line.startswith(problem) for line in found), found
+
+
+def test_every_problem_is_told_at_once() -> None:
+    text = GOOD.replace("scrape_s: 1,", "scrape_s: 0,").replace("schedule:", "schedul:")
+    assert len(problems(text)) == 2
+
+
+def test_no_credential_stands_in_an_error() -> None:
+    text = GOOD.replace("${ENGINE_KEY:-}", "[hunter2]").replace("vllm-mtp3:8000", "u:hunter2@vllm:1")
+    assert "hunter2" not in "\n".join(problems(text))
+
+
+def test_the_embedded_engine_is_one_and_does_not_speculate() -> None:
+    text = GOOD.replace("[http://vllm-mtp3:8000]", "[embedded]").replace("http://vllm-plain:8000", "embedded")
+    assert [line.split(": ")[1] for line in problems(text)] == [
+        "pools.mtp3.speculative_config",
+        "pools.plain.engines[0]",
+    ]
+
+
+def test_a_profile_is_read_and_checked(tmp_path: Path) -> None:
+    text = GOOD.replace("    queue:", "    profile: table.json\n    queue:")
+    profile = {"route": "table", "pools": {"mtp3": [[1, 100.5], [64, 900]]}, "meta": {"gpu": "H100"}}
+    (tmp_path / "table.json").write_text(json.dumps(profile))
+    assert parse(text, "f.yaml", tmp_path, {}).routes["table"].profile == "table.json"
+    for change, message in (
+        ({"route": "text"}, "measured for route 'text'"),
+        ({"pools": {"mtp4": [[1, 2]]}}, "unknown pool 'mtp4'"),
+        ({"pools": {"mtp3": [[1, -2]]}}, "pools.mtp3.0.1: must be greater than 0"),
+        ({"curve": 1}, "curve: unknown key; allowed here: route, pools, meta"),
+    ):
+        (tmp_path / "table.json").write_text(json.dumps({**profile, **change}))
+        (found,) = problems(text, tmp_path)
+        assert "routes.table.profile" in found
+        assert message in found
+    (tmp_path / "table.json").write_text("{")
+    assert "table.json" in problems(text, tmp_path)[0]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            load(path)
+
+
+def test_settings_without_effect_and_settings_that_must_not_be_ignored_are_told(tmp_path: Path) -> None:
+    (tmp_path / "keys").touch()
+    text = GOOD.replace("keys_file: null", "keys_file: keys").replace("failures: 5", "failures: 9")
+    config = parse(text, "f.yaml", tmp_path, {})
+    assert "routes.text.schedule" in not_in_effect(config)
+    assert "breaker" in not_in_effect(config)
+    assert "sorting.prompts" not in not_in_effect(config)
+    assert not_safe_yet(config) == ["auth.keys_file", "pools.plain.engines: dns+http://vllm:8000"]

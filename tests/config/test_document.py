@@ -1,0 +1,58 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config.document import Document
+
+
+def read(text: str, **environment: str) -> tuple[object, list[str]]:
+    document = Document("f.yaml", environment)
+    return document.read(text), document.problems
+
+
+def test_variables_are_filled_in_as_text() -> None:
+    values, problems = read('a: ${KEY}\nb: ${NONE:-x}\nc: "v${KEY}"\nd: ${NONE:-}\ne: 5', KEY="0123")
+    assert values == {"a": "0123", "b": "x", "c": "v0123", "d": "", "e": 5}
+    assert problems == []
+
+
+def test_a_variable_that_is_not_set_is_a_problem_at_its_line() -> None:
+    _, problems = read("a: 1\nb:\n  c: ${NONE}")
+    assert problems == ["f.yaml:3: b.c: the environment variable NONE is not set, and has no :-default"]
+
+
+def test_problems_know_their_lines() -> None:
+    document = Document("f.yaml", {})
+    assert document.read("a:\n  - 1\n  - b: 2\n") == {"a": (1, {"b": 2})}
+    document.report([(("a", 1, "b"), "x"), (("a", 1, "new", "deep"), "y"), ((), "z")])
+    assert document.problems == ["f.yaml:3: a[1].b: x", "f.yaml:3: a[1].new.deep: y", "f.yaml:1: file: z"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: 1\na: 2", "f.yaml:2: a: this key stands here twice"),
+        ("a: &x [*x]", "f.yaml:1: a[0]: an alias refers to what it stands in"),
+        ("a: [", "f.yaml:1: not valid YAML"),
+        ("a: \x00", "f.yaml:1: not valid YAML"),
+        ("- - a: {", "f.yaml:1: not valid YAML"),
+        ("a: 1\n--- \nb: 2", "f.yaml:2: not valid YAML"),
+    ],
+)
+def test_faults_of_the_text_are_named(text: str, problem: str) -> None:
+    assert [found[: len(problem)] for found in read(text)[1]] == [problem]
+
+
+def test_merge_keys_work() -> None:
+    values, problems = read("base: &b {x: 1}\nother:\n  <<: *b\n  y: 2\n")
+    assert values == {"base": {"x": 1}, "other": {"x": 1, "y": 2}}
+    assert problems == []
+
+
+def test_an_empty_text_is_an_empty_section() -> None:
+    assert read("# nothing\n") == ({}, [])
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_reported(text: str) -> None:
+    read(text)

@@ -1,0 +1,95 @@
+import pytest
+from pydantic import ValidationError
+
+from gateway.config.schema import Config, Limits, Pool, Route, Server, Timeouts
+
+ENGINES = ("http://vllm:8000",)
+
+
+@pytest.mark.parametrize(
+    ("config", "depth", "depths"),
+    [
+        ({}, 0, {0}),
+        ({"method": "mtp", "num_speculative_tokens": 3}, 3, {3}),
+        ({"model": "some/draft", "num_speculative_tokens": 2}, 2, {2}),
+        ({"method": "suffix"}, 24, {24}),
+        ({"method": "suffix", "suffix_decoding_max_tree_depth": 8}, 8, {8}),
+        (
+            {
+                "method": "mtp",
+                "num_speculative_tokens": 3,
+                "num_speculative_tokens_per_batch_size": ((1, 16, 3), (17, 64, 1), (65, 512, 0)),
+            },
+            3,
+            {0, 1, 3},
+        ),
+    ],
+)
+def test_a_pools_depth_is_read_off_vllms_own_object(
+    config: dict[str, object], depth: int, depths: set[int]
+) -> None:
+    pool = Pool(engines=ENGINES, speculative_config=config)
+    assert (pool.depth, pool.depths) == (depth, depths)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_speculative_tokens": 3}, "method"),
+        ({"method": 5, "num_speculative_tokens": 3}, "method"),
+        ({"method": "mtp"}, "num_speculative_tokens"),
+        ({"method": "mtp", "num_speculative_tokens": "3"}, "num_speculative_tokens"),
+        ({"method": "mtp", "num_speculative_tokens": True}, "num_speculative_tokens"),
+        (
+            {"method": "mtp", "num_speculative_tokens": 3, "num_speculative_tokens_per_batch_size": 3},
+            "ranges",
+        ),
+    ],
+)
+def test_a_config_that_vllm_would_refuse_is_refused(config: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Pool(engines=ENGINES, speculative_config=config)
+
+
+@pytest.mark.parametrize(
+    "engine", ["http://a:1", "https://a", "http://a:1/", "dns+http://a:1", "http://[::1]:1", "embedded"]
+)
+def test_engines_are_addresses(engine: str) -> None:
+    assert Pool(engines=(engine,)).engines == (engine.rstrip("/"),)
+
+
+@pytest.mark.parametrize(
+    "engine", ["a:1", "ftp://a", "http://", "http://a/v1", "http://a?x", "http://a:99999", "http://u:p@a", ""]
+)
+def test_what_is_no_address_is_refused(engine: str) -> None:
+    with pytest.raises(ValidationError):
+        Pool(engines=(engine,))
+
+
+@pytest.mark.parametrize("schedule", [((1, 63, 3), (64, 127, 0), (128, 4096, 3)), ((1, 1, 0),), ()])
+def test_schedules_are_inclusive_ascending_ranges(schedule: tuple[tuple[int, int, int], ...]) -> None:
+    assert Route(schedule=schedule).schedule == schedule
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ((2, 63, 3),),
+        ((1, 63, 3), (63, 64, 0)),
+        ((1, 63, 3), (70, 64, 0)),
+        ((1, 63, -1),),
+        ((0, 63, 1),),
+        ((1, 2),),
+    ],
+)
+def test_ranges_that_do_not_fit_are_refused(schedule: tuple[tuple[int, ...], ...]) -> None:
+    with pytest.raises(ValidationError):
+        Route.model_validate({"schedule": schedule})
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    config = Config(model="m", pools={"p": Pool(engines=ENGINES)}, routes={"text": Route()})
+    assert config.limits == Limits(body_bytes=33554432, image_pixels=100000000, images_per_request=32)
+    assert config.routes["text"].timeouts == Timeouts(connect_s=2, first_event_s=60, idle_s=30, total_s=600)
+    assert config.server == Server(drain_s=60, linger_s=5, admin_port=None)
+    assert config.pools_of("text") == ("p",)

@@ -1,0 +1,224 @@
+"""What tests of more than one module share: a scripted engine, a served application, pictures."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from PIL import Image, ImageDraw, ImageFont
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+CONFIG = """
+model: glm-ocr
+pools:
+  plain:
+    engines: [ENGINE]
+  mtp3:
+    speculative_config: {method: mtp, num_speculative_tokens: 3}
+    engines: [OTHER]
+routes:
+  text: {pools: [plain], timeouts: {connect_s: 2, first_event_s: 5, idle_s: 5, total_s: 20}}
+  key-value: {pools: [mtp3]}
+  table: {pools: [mtp3]}
+polling: {scrape_s: 0.05}
+limits: {body_bytes: 1000000, image_pixels: 4000000, images_per_request: 3}
+remote_images: {allow_hosts: [images.example]}
+"""
+
+
+def png(text: str = "", size: tuple[int, int] = (200, 100), mode: str = "RGB") -> bytes:
+    """A small white picture with black words on it."""
+    return encoded(picture(text, size), "PNG", mode)
+
+
+def picture(text: str, size: tuple[int, int] = (200, 100), points: int = 20) -> Image.Image:
+    image = Image.new("RGB", size, "white")
+    ImageDraw.Draw(image).multiline_text((10, 10), text, fill="black", font=ImageFont.load_default(points))
+    return image
+
+
+def encoded(image: Image.Image, kind: str, mode: str = "RGB", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.convert(mode).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def data_url(data: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def chat(
+    prompt: str | None = "Text Recognition:", image: bytes | str | None = b"", **members: Any
+) -> dict[str, Any]:
+    """A chat request as OCR clients send it; `image` b"" is a small picture, None is none."""
+    parts: list[dict[str, Any]] = []
+    if image is not None:
+        url = image if isinstance(image, str) else data_url(image or png("hello"))
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+    if prompt is not None:
+        parts.append({"type": "text", "text": prompt})
+    return {"model": "glm-ocr", "messages": [{"role": "user", "content": parts}], **members}
+
+
+async def until(condition: Callable[[], object], within_s: float = 10) -> None:
+    """Wait for a condition; fail where it does not come true."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - conditions of other processes have no event to wait on
+            await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def served(app: Any) -> AsyncIterator[str]:
+    """Serve an ASGI application on a free loopback port; yield its base URL."""
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="auto", timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve([listener]))
+        try:
+            await until(lambda: server.started or serving.done())
+            if serving.done():
+                serving.result()
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+Behaviour = "Callable[[FakeEngine, dict[str, Any], Any], Awaitable[None]]"
+
+
+@dataclass
+class FakeEngine:
+    """An engine that does as told, as an ASGI application; it remembers what it was asked.
+
+    `behave` gets the engine, the request's JSON and a `send` with the methods of _Sender.
+    """
+
+    behave: Any = None
+    healthy: bool = True
+    running: int = 0
+    aborted: int = 0
+    bodies: list[bytes] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for body in self.bodies]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            return await _lifespan(receive, send)
+        sender = _Sender(send)
+        if scope["path"] == "/health":
+            return await sender.json({}, 200 if self.healthy else 503)
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message.get("more_body"):
+                break
+        self.bodies.append(body)
+        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        self.running += 1
+        work = asyncio.create_task((self.behave or answer)(self, json.loads(body), sender))
+        gone = asyncio.create_task(receive())
+        try:
+            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self.aborted += 1
+        finally:
+            self.running -= 1
+            for task in (work, gone):
+                task.cancel()
+            results = await asyncio.gather(work, gone, return_exceptions=True)
+        if isinstance(results[0], Exception):
+            raise results[0]
+        return None
+
+
+class _Sender:
+    def __init__(self, send: Any) -> None:
+        self.send = send
+
+    async def start(self, status: int = 200, kind: str = "application/json") -> None:
+        headers = [(b"content-type", kind.encode())]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def body(self, data: bytes, more: bool = True) -> None:
+        await self.send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def json(self, value: Any, status: int = 200) -> None:
+        await self.start(status)
+        await self.body(json.dumps(value).encode(), more=False)
+
+    async def event(self, value: Any) -> None:
+        data = value if isinstance(value, str) else json.dumps(value)
+        await self.body(f"data: {data}\n\n".encode())
+
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+
+
+def completion(text: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "glm-ocr",
+        "choices": choices,
+        "usage": USAGE,
+    }
+
+
+def chunk(content: str | None = None, finish: str | None = None, **members: Any) -> dict[str, Any]:
+    delta = {"role": "assistant", "content": ""} if content is None else {"content": content}
+    choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "glm-ocr",
+        "choices": choices,
+        **members,
+    }
+
+
+async def answer(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> None:
+    """Answer at once, as vLLM would."""
+    if not request.get("stream"):
+        return await send.json(completion("hello world"))
+    await send.start(kind="text/event-stream; charset=utf-8")
+    await send.event(chunk())
+    await send.event(chunk("hello"))
+    await send.event(chunk(" world", "stop"))
+    if (request.get("stream_options") or {}).get("include_usage"):
+        await send.event({**chunk(), "choices": [], "usage": USAGE})
+    await send.event("[DONE]")
+    return await send.body(b"", more=False)
+
+
+async def hang(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> None:
+    """Take the request and never answer."""
+    await asyncio.Event().wait()
+
+
+async def _lifespan(receive: Any, send: Any) -> None:
+    while True:
+        message = await receive()
+        await send({"type": message["type"] + ".complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,161 @@
+import base64
+import io
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from gateway.errors import BadImage
+from gateway.wire.images import ImageInfo, decode_data_url, inspect, parse_data_url
+from tests.support import data_url, encoded, picture, png
+
+# Bytes whose base64 text holds both characters of the alphabet that differ in the url-safe one.
+AWKWARD = b"\xfb\xef\xbe\xff\xff\xfe"
+TEXT = base64.b64encode(AWKWARD).decode()
+
+
+def test_a_proper_url_is_left_as_it_is() -> None:
+    url = parse_data_url(b"data:image/png;base64," + TEXT.encode())
+    assert (url.data, url.repaired) == (AWKWARD, None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"data:image/jpeg;charset=utf-8;base64,{TEXT}",
+        f"data:base64,{TEXT}",
+        f"DATA:image/png;Base64,{TEXT}",
+        f"data:image/png; base64,{TEXT}",
+        f"data:image/png;base64,{TEXT[:3]}\r\n {TEXT[3:]}\n",
+        f"data:image/png;base64,{base64.urlsafe_b64encode(AWKWARD).decode()}",
+        f"data:image/png;base64,{TEXT.replace('+', '%2B').replace('/', '%2f')}",
+        f"data:image/png;base64,{TEXT}==",
+    ],
+)
+def test_common_faults_are_mended_into_what_every_engine_reads(url: str) -> None:
+    mended = parse_data_url(url.encode())
+    assert mended.data == AWKWARD
+    assert mended.repaired is not None
+    assert re.fullmatch(rb"data:image/[a-z]+;base64,[A-Za-z0-9+/]+=*", mended.repaired)
+    assert parse_data_url(mended.repaired) == type(mended)(AWKWARD, None)
+
+
+@pytest.mark.parametrize("url", [f"data:;base64,{TEXT}", f"data:image;base64,{TEXT}"])
+def test_a_missing_type_is_no_fault(url: str) -> None:
+    assert parse_data_url(url.encode()).repaired is None
+
+
+@given(st.binary(min_size=1), st.booleans())
+def test_missing_padding_is_mended_whatever_the_bytes(data: bytes, urlsafe: bool) -> None:
+    encode = base64.urlsafe_b64encode if urlsafe else base64.b64encode
+    assert decode_data_url("data:image/png;base64," + encode(data).decode().rstrip("=")) == data
+
+
+def test_a_mended_url_names_the_format_that_the_bytes_have() -> None:
+    jpeg = encoded(picture("x"), "JPEG")
+    mended = parse_data_url(data_url(jpeg, "image/png;charset=utf-8").encode()).repaired
+    assert mended is not None
+    assert mended.startswith(b"data:image/jpeg;base64,")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "must be a data URL"),
+        ("iVBORw0KGgo=", "must be a data URL"),
+        ("file:///etc/passwd", "must be a data URL"),
+        ("data:image/png;base64iVBORw0KGgo", "lacks the comma"),
+        ("data:image/svg+xml,<svg/>", "must be base64"),
+        ("data:image/png;base64,@@@@", "not base64"),
+        ("data:image/png;base64,AAAAA", "cut short"),
+        ("data:image/png;base64,AA=A", "not base64"),
+    ],
+)
+def test_what_cannot_be_mended_is_refused_with_the_reason(url: str, message: str) -> None:
+    with pytest.raises(BadImage, match=message):
+        decode_data_url(url)
+
+
+@given(st.binary(max_size=400))
+def test_no_url_breaks_the_parser(url: bytes) -> None:
+    for start in (b"", b"data:image/png;base64,", b"data:"):
+        try:
+            parse_data_url(start + url)
+        except BadImage:
+            continue
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF"])
+def test_header_and_tail_tell_size_and_wholeness(kind: str) -> None:
+    data = encoded(picture("some words here", (120, 60)), kind)
+    assert inspect(data, max_pixels=7200) == ImageInfo(kind, 120, 60, complete=True)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF"])
+def test_a_cut_image_lacks_its_end(kind: str) -> None:
+    data = encoded(picture("some words here", (120, 60)), kind)
+    assert not inspect(data[: len(data) * 2 // 3], max_pixels=7200).complete
+
+
+def test_a_cut_webp_is_refused_at_once() -> None:
+    with pytest.raises(BadImage):
+        inspect(encoded(picture("some words here"), "WEBP")[:-100], max_pixels=10**6)
+
+
+@pytest.mark.parametrize("options", [{}, {"lossless": True}, {"exif": b"Exif\0\0"}])
+def test_a_webp_bomb_is_refused_before_its_canvas_is_allocated(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = encoded(picture("x", (300, 200)), "WEBP", **options)
+    assert inspect(data, max_pixels=60_000).width == 300
+    monkeypatch.setattr("gateway.wire.images.open_image", None)
+    with pytest.raises(BadImage, match="300 x 200 pixels"):
+        inspect(data, max_pixels=59_999)
+
+
+def test_an_unknown_kind_of_webp_is_left_to_the_decoder() -> None:
+    data = bytearray(encoded(picture("x"), "WEBP"))
+    data[12:16] = b"VP99"
+    with pytest.raises(BadImage, match="not a readable"):
+        inspect(bytes(data), max_pixels=10**6)
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "BMP"])
+def test_formats_without_an_end_mark_are_never_taken_on_trust(kind: str) -> None:
+    assert not inspect(encoded(picture("x"), kind), max_pixels=10**6).complete
+
+
+def frames(kind: str) -> bytes:
+    buffer = io.BytesIO()
+    pages = [picture(str(page)) for page in range(3)]
+    pages[0].save(buffer, kind, save_all=True, append_images=pages[1:])
+    return buffer.getvalue()
+
+
+def test_pages_are_never_dropped_silently_but_an_animation_is_its_first_frame() -> None:
+    with pytest.raises(BadImage, match="several pages") as refused:
+        inspect(frames("TIFF"), max_pixels=10**6)
+    assert refused.value.code == "multi_page_image"
+    assert inspect(frames("GIF"), max_pixels=10**6).format == "GIF"
+
+
+@pytest.mark.parametrize(
+    ("size", "code"),
+    [((101, 100), "image_too_large"), ((100, 7), "image_too_small"), ((1700, 8), "image_too_narrow")],
+)
+def test_sides_and_pixels_are_bounded(size: tuple[int, int], code: str) -> None:
+    with pytest.raises(BadImage) as refused:
+        inspect(
+            encoded(Image.new("L", size), "PNG", "L"),
+            max_pixels=10_000 if code == "image_too_large" else 10**6,
+        )
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize("data", [b"", b"plain text", b"%PDF-1.7", b"<svg/>", png()[:20]])
+def test_what_is_no_image_is_refused(data: bytes) -> None:
+    with pytest.raises(BadImage):
+        inspect(data, max_pixels=10**6)

@@ -1,0 +1,289 @@
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import BadRequest, Unavailable
+from gateway.model import Usage
+from gateway.wire.openai import (
+    CompletionRequest,
+    StreamChunk,
+    error_body,
+    parse_request,
+    read_chunk,
+    read_error_message,
+    read_usage,
+    rewritten,
+)
+from tests.support import chat, chunk
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def parse(value: Any, *, is_chat: bool = True) -> CompletionRequest:
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return parse_request(body, chat=is_chat, max_images=2)
+
+
+def test_reads_what_clients_send() -> None:
+    request = parse(chat("Table Recognition:", "data:image/png;base64,AAAA", stream=True, model="m"))
+    assert (request.model, request.stream, request.include_usage) == ("m", True, False)
+    assert [(image.url, image.param) for image in request.images] == [
+        (b"data:image/png;base64,AAAA", "messages[0].content[0].image_url")
+    ]
+    assert request.facts.prompt == "Table Recognition:"
+    assert request.facts.has_image
+
+
+def test_texts_are_joined_whichever_side_of_the_image_and_by_role() -> None:
+    image = {"type": "image_url", "image_url": "data:,"}
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "developer", "content": [{"type": "text", "text": "and exact"}]},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": ["before", image, {"type": "text", "text": "after"}, {"type": "text"}]},
+    ]
+    facts = parse({"messages": messages}).facts
+    assert (facts.prompt, facts.system) == ("before\nafter", "be brief\nand exact")
+
+
+def test_escapes_in_an_image_url_are_undone() -> None:
+    body = (
+        rb'{"messages":[{"role":"user","content":[{"image_url":{"url":"data:image\/png;base64,AA\nAA"}}]}]}'
+    )
+    (image,) = parse(body).images
+    assert image.url == b"data:image/png;base64,AA\nAA"
+
+
+@pytest.mark.parametrize(
+    ("members", "field", "expected"),
+    [
+        ({"response_format": {"type": "json_object"}}, "wants_json", True),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"a": 1}}}},
+            "schema",
+            {"a": 1},
+        ),
+        ({"response_format": {"type": "json_schema", "json_schema": 5}}, "schema", None),
+        ({"structured_outputs": {"json": {"b": 1}}}, "schema", {"b": 1}),
+        ({"guided_json": '{"c": 1}'}, "schema", {"c": 1}),
+        ({"guided_json": "no json"}, "schema", None),
+        ({"guided_regex": "[a-z]*"}, "schema", None),
+        ({"tool_choice": "auto", "tools": [{"function": {"name": "f"}}]}, "schema", None),
+        (
+            {"tool_choice": "required", "tools": [{"function": {"name": "f", "parameters": {"d": 1}}}]},
+            "schema",
+            {"d": 1},
+        ),
+        ({"tool_choice": "required", "tools": [{"function": {"name": "f"}}]}, "schema", {}),
+        ({"tool_choice": "required", "tools": [7, {"function": 7}]}, "schema", None),
+        ({"tool_choice": "required", "tools": "all"}, "schema", None),
+        (
+            {
+                "tool_choice": {"type": "function", "function": {"name": "g"}},
+                "tools": [
+                    {"function": {"name": "f", "parameters": {}}},
+                    {"function": {"name": "g", "parameters": {"e": 1}}},
+                ],
+            },
+            "schema",
+            {"e": 1},
+        ),
+        ({"chat_template_kwargs": {"template": {"f": ""}}}, "template", {"f": ""}),
+        ({"chat_template_kwargs": {"mode": "markdown"}}, "template_mode", "markdown"),
+        ({"chat_template_kwargs": {"mode": 3}}, "template_mode", None),
+        ({"chat_template_kwargs": "x"}, "template_mode", None),
+        ({"metadata": {"ocr_route": "table"}}, "metadata", "table"),
+        ({"metadata": None}, "metadata", None),
+    ],
+)
+def test_structure_is_found_wherever_clients_put_it(
+    members: dict[str, Any], field: str, expected: object
+) -> None:
+    assert getattr(parse(chat(**members)).facts, field) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        (b"", None, "not valid JSON"),
+        (b"{", None, "not valid JSON"),
+        (b"\xff", None, "not valid JSON"),
+        (b"[]", None, "the body: Expected `object`"),
+        (b'{"prompt":' + b"[" * 100_000, None, "nested too deeply"),
+        (b'{"x":' * 100_000, None, "nested too deeply"),
+        (b'{"messages":[{"role":"user","content":"\xff"}]}', None, "not valid JSON"),
+        ({}, "messages", "missing or empty"),
+        ({"messages": []}, "messages", "missing or empty"),
+        ({"messages": None}, "messages", "missing or empty"),
+        ({"messages": 5}, "messages", "Expected `array"),
+        ({"messages": [{"content": "x"}]}, "messages[0]", "role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "Expected"),
+        ({"model": 5, "messages": []}, "model", "Expected `str"),
+        (chat(stream="yes"), "stream", "Expected `bool"),
+        (chat(image=None, metadata={"ocr_route": 5}), "metadata.ocr_route", "must be a string"),
+    ],
+)
+def test_what_is_wrong_is_named(body: object, param: str | None, message: str) -> None:
+    with pytest.raises(BadRequest, match=message) as refused:
+        parse(body)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,"}},
+        {"type": "video_url", "video_url": {"url": "http://169.254.169.254/"}},
+        {"type": "text", "text": "hi", "video_url": {"url": "http://10.0.0.1/"}},
+        {"audio_url": {"url": "http://10.0.0.1/"}},
+        {"type": "image_url", "image_url": {"url": "data:,"}, "image_embeds": "AAAA"},
+    ],
+)
+def test_other_media_never_reach_an_engine(part: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match="only `text` and `image_url`"):
+        parse({"messages": [{"role": "user", "content": [part]}]})
+
+
+@pytest.mark.parametrize("url", [{}, {"url": 5}, {"url": None}, 5, None, []])
+def test_an_image_part_needs_a_url(url: object) -> None:
+    with pytest.raises(BadRequest, match="must be a string"):
+        parse({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": url}]}]})
+
+
+def test_images_are_counted() -> None:
+    body = chat()
+    body["messages"][0]["content"] *= 3
+    with pytest.raises(BadRequest, match="3 images; at most 2"):
+        parse(body)
+
+
+def test_a_text_completion_needs_no_messages() -> None:
+    assert parse({"prompt": "ping"}, is_chat=False).facts.prompt == "ping"
+    assert parse({"prompt": [1, 2]}, is_chat=False).facts.prompt == ""
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "model",
+                "messages",
+                "stream",
+                "metadata",
+                "tools",
+                "tool_choice",
+                "guided_json",
+                "response_format",
+                "structured_outputs",
+                "chat_template_kwargs",
+                "stream_options",
+            ]
+        ),
+        JSON,
+    )
+)
+def test_no_json_breaks_the_parser(body: dict[str, Any]) -> None:
+    body.setdefault("messages", [{"role": "user", "content": "x"}])
+    with contextlib.suppress(BadRequest):
+        parse(body)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_parser(body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        parse(body)
+
+
+def test_the_bytes_pass_unchanged_where_nothing_must_change() -> None:
+    body = (
+        b' {"messages" : [{"role":"user","content":"x"}],\n"stream":true,'
+        b' "stream_options":{"include_usage":true}} '
+    )
+    assert rewritten(parse(body)) == body
+
+
+def test_changes_are_spliced_and_every_other_member_keeps_its_bytes() -> None:
+    body = (
+        b'{"temperature": 1e0, "model":"m:table", "stream":true,'
+        b' "stream_options": {"continuous_usage_stats": true}, "top_p":0.10,'
+        b' "messages": [{"role":"user","content":[{"image_url":{"url":"OLD"}}, "\\u00e9 OLD"]}]}'
+    )
+    new = rewritten(parse(body), model="m", repaired={b'"OLD"': b'"NEW"'})
+    assert b'"temperature":1e0' in new
+    assert b'"top_p":0.10' in new
+    assert b"\\u00e9 OLD" in new
+    value = json.loads(new)
+    assert value["model"] == "m"
+    assert value["stream_options"] == {"continuous_usage_stats": True, "include_usage": True}
+    assert value["messages"][0]["content"][0] == {"image_url": {"url": "NEW"}}
+
+
+def test_a_stream_asks_for_usage_only_if_the_client_did_not() -> None:
+    for options in ({}, {"stream_options": None}, {"stream_options": {"include_usage": False}}):
+        new = json.loads(rewritten(parse(chat(stream=True, **options))))
+        assert new["stream_options"]["include_usage"] is True
+    assert "stream_options" not in json.loads(rewritten(parse(chat())))
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=5))
+def test_splicing_changes_nothing_else(extra: dict[str, Any]) -> None:
+    body = {**extra, **chat(None, None, stream=True)}
+    assert json.loads(rewritten(parse(body), model="x")) == {
+        **body,
+        "model": "x",
+        "stream_options": {"include_usage": True},
+    }
+
+
+USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (chunk(), StreamChunk()),
+        (chunk("hi"), StreamChunk(has_output=True)),
+        (chunk("hi", usage=USAGE), StreamChunk(usage=Usage(3, 4), has_output=True)),
+        ({"choices": [{"text": "hi"}]}, StreamChunk(has_output=True)),
+        ({"choices": [{"delta": {"tool_calls": [{}]}}]}, StreamChunk(has_output=True)),
+        ({"choices": [], "usage": USAGE}, StreamChunk(usage=Usage(3, 4), is_usage_only=True)),
+        ({"choices": []}, StreamChunk()),
+        ({"error": {"message": "x"}}, StreamChunk(is_error=True)),
+        ({"choices": 5}, StreamChunk()),
+        (
+            {"usage": {"prompt_tokens": "x", "completion_tokens": -1}},
+            StreamChunk(usage=Usage(), is_usage_only=True),
+        ),
+    ],
+)
+def test_what_one_event_tells(data: object, expected: StreamChunk) -> None:
+    assert read_chunk(json.dumps(data).encode()) == expected
+
+
+def test_garbage_tells_nothing() -> None:
+    assert read_chunk(b"not json") == StreamChunk()
+    assert read_usage(b"not json") is None
+    assert read_usage(b"{}") is None
+    assert read_error_message(b"not json") == ""
+
+
+def test_answers_are_read() -> None:
+    assert read_usage(json.dumps({"usage": USAGE, "choices": [{}]}).encode()) == Usage(3, 4)
+    assert read_error_message(b'{"error": {"message": "too long", "code": 400}}') == "too long"
+    assert read_error_message(b'{"error": "Unauthorized"}') == "Unauthorized"
+    assert read_error_message(b'{"error": {"message": 5}}') == ""
+
+
+def test_errors_have_openais_shape() -> None:
+    body = json.loads(error_body(Unavailable("later", code="no_engine")))
+    assert body == {
+        "error": {"message": "later", "type": "service_unavailable", "param": None, "code": "no_engine"}
+    }

@@ -1,0 +1,32 @@
+"""Makes the synthetic training set: document number i is a function of the seed and i alone."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from gateway.policy.layout import THUMBNAIL_SIDE
+from gateway.wire.pixels import thumbnail
+from training.layout import camera, pages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+ROUTES = ("text", "key-value", "table")
+TAKES = 2
+# How often a document of the route is photographed rather than scanned or exported.
+PHOTO_SHARE = {"text": 0.15, "key-value": 0.3, "table": 0.12}
+
+
+def samples(seed: str, start: int, stop: int) -> Iterator[tuple[NDArray[np.uint8], int]]:
+    """Thumbnails and route numbers of the documents start..stop, each taken TAKES times."""
+    for i in range(start, stop):
+        route = i % len(ROUTES)
+        rng = Random(f"{seed}/{i}")
+        page = pages.document(rng, ROUTES[route])
+        for _ in range(TAKES):
+            data = camera.taken(rng, page, PHOTO_SHARE[ROUTES[route]])
+            yield thumbnail(data, THUMBNAIL_SIDE), route
