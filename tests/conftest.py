@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from bench.serving import Served, serve
 from gateway.app import Gateway
 from gateway.config import parse
 from tests.support import CONFIG, FakeEngine, served, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
 
 @dataclass
@@ -47,3 +48,10 @@ async def running() -> AsyncIterator[Running]:
         async with served(gateway.api) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
             await until(lambda: all(view.up for view in gateway.state.snapshot().engines))
             yield Running(gateway, http, url, plain, deep)
+
+
+@pytest.fixture(scope="session")
+def whole() -> Iterator[Served]:
+    """`ocr-gateway serve` with the shipped configuration: the real CPU engine behind it."""
+    with serve() as served_gateway:
+        yield served_gateway

@@ -184,6 +184,8 @@ def _did_you_mean(found: str, allowed: Iterable[str]) -> str:
 def _explain(error: ValidationError, root: type[Section]) -> Iterator[tuple[Location, str]]:
     for found in error.errors(include_url=False):
         location = found["loc"]
+        if found["type"] == "too_short" and found["input"]:
+            continue  # pydantic counts items that failed as missing; their own errors are told
         if found["type"] == "extra_forbidden":
             allowed = _fields_at(location[:-1], root)
             key = str(location[-1])

@@ -1,0 +1,68 @@
+"""Starts the gateway as users do, in a process of its own, for benchmarks and for tests of the whole."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
+_START_S = 120
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running `ocr-gateway serve`."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def get(self, path: str) -> str:
+        """Return a page's body."""
+        with urllib.request.urlopen(self.url + path, timeout=30) as page:
+            return str(page.read(), "utf-8")
+
+    def ready(self) -> bool:
+        """Whether every route has an engine."""
+        try:
+            return all(json.loads(self.get("/ready"))["routes"].values())
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+    def wait_ready(self, within_s: float = _START_S) -> None:
+        """Wait until every route has an engine."""
+        end = time.monotonic() + within_s
+        while not self.ready():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the gateway ended with exit status {self.process.returncode}")
+            if time.monotonic() > end:
+                raise TimeoutError(f"not ready within {within_s} s")
+            time.sleep(0.1)
+
+
+@contextmanager
+def serve(config: Path = ROOT / "routes.yaml", log: int | None = subprocess.DEVNULL) -> Iterator[Served]:
+    """Serve on a free port until the block is left."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config), "--port", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=log)
+    served = Served(f"http://127.0.0.1:{port}", process)
+    try:
+        served.wait_ready()
+        yield served
+    finally:
+        process.terminate()
+        process.wait(30)

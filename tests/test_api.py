@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support import chat, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.conftest import Running
+
+CHAT = "/v1/chat/completions"
+JSON = {"content-type": "application/json"}
+
+
+async def test_alive_ready_and_which_routes(running: Running) -> None:
+    assert (await running.http.get("/health")).json() == {"status": "ok"}
+    reply = await running.http.get("/ready")
+    assert (reply.status_code, reply.json()["routes"]) == (
+        200,
+        {"text": True, "key-value": True, "table": True},
+    )
+    running.plain.healthy = False
+    await until(lambda: not running.gateway.state.views(["plain"])[0].up)
+    reply = await running.http.get("/ready")
+    assert (reply.status_code, reply.json()["routes"]["text"]) == (200, False)
+    running.deep.healthy = False
+    await until(lambda: not running.gateway.state.views(["mtp3"])[0].up)
+    reply = await running.http.get("/ready")
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
+
+
+async def test_exactly_one_model_is_listed(running: Running) -> None:
+    models = (await running.http.get("/v1/models")).json()["data"]
+    assert [model["id"] for model in models] == ["glm-ocr"]
+
+
+@pytest.mark.parametrize("given", ["my-id.1", "a" * 128])
+async def test_a_sane_request_id_is_kept_and_passed_on(running: Running, given: str) -> None:
+    reply = await running.http.post(CHAT, json=chat(), headers={"x-request-id": given})
+    assert reply.headers.get_list("x-request-id") == [given]
+    assert running.plain.headers[0]["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "a" * 129, "two words", "x\u00e9".encode("latin-1"), '"><script>'])
+async def test_any_other_is_replaced(running: Running, given: str | bytes) -> None:
+    reply = await running.http.get("/health", headers=[("x-request-id", given)])
+    assert len(reply.headers["x-request-id"]) == 32
+
+
+async def test_errors_carry_an_id_and_what_is_known(running: Running) -> None:
+    reply = await running.http.post(CHAT, json=chat(model="x"))
+    assert reply.headers["x-request-id"]
+    assert "x-ocr-route" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2", 404),
+        ("GET", CHAT, 405),
+        ("POST", "/health", 405),
+        ("GET", "/v1/models/x/../../etc", 404),
+    ],
+)
+async def test_unknown_endpoints_answer_in_openais_shape(
+    running: Running, method: str, path: str, status: int
+) -> None:
+    reply = await running.http.request(method, path)
+    assert reply.status_code == status
+    assert reply.json()["error"]["code"] == "unknown_endpoint"
+
+
+async def test_a_body_at_the_limit_is_taken_and_one_byte_more_is_not(running: Running) -> None:
+    limit = running.gateway.config.limits.body_bytes
+    body = b'{"messages":[{"role":"user","content":"%s"}]}'
+    text = b"x" * (limit - len(body) + 2)
+    assert (await running.http.post(CHAT, content=body % text, headers=JSON)).status_code == 200
+    reply = await running.http.post(CHAT, content=body % (text + b"x"), headers=JSON)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (413, "body_too_large")
+    assert len(running.plain.bodies) == 1
+
+
+async def test_a_body_of_unknown_length_is_not_read_past_the_limit(running: Running) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while sent < 200_000_000:
+            sent += 100_000
+            yield b"x" * 100_000
+
+    # The answer comes while the client still sends: read it off the wire as it is.
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(running.url.rpartition(":")[2]))
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"transfer-encoding: chunked\r\n\r\n"
+    )
+    reply = asyncio.create_task(reader.readuntil(b"\r\n"))
+    async for data in endless():
+        writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+        await writer.drain()
+        if reply.done():
+            break
+    assert b"413" in await reply
+    assert sent < 20_000_000
+    writer.close()
+
+
+async def test_a_client_that_leaves_while_sending_harms_nobody(running: Running) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", int(running.url.rpartition(":")[2]))
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"content-length: 900000\r\n\r\n{"
+    )
+    await writer.drain()
+    writer.close()
+    while await running.metric("ocr_gateway_requests_total", route="", code="499") != 1:
+        pass
+    assert (await running.http.post(CHAT, json=chat())).status_code == 200
+
+
+async def test_completions_stand_in_the_openapi_document(running: Running) -> None:
+    paths: dict[str, Any] = (await running.http.get("/openapi.json")).json()["paths"]
+    assert {CHAT, "/v1/completions", "/v1/models", "/health", "/ready", "/metrics"} <= paths.keys()
+    assert "503" in paths[CHAT]["post"]["responses"]
+
+
+async def test_a_fault_of_our_own_is_a_500_without_details(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a detail")
+
+    monkeypatch.setattr("gateway.dispatch.openai.parse_request", broken)
+    reply = await running.http.post(CHAT, json=chat())
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
+    assert "a detail" not in reply.text
+    assert "a detail" in caplog.text
+    assert await running.metric("ocr_gateway_requests_total", code="500") == 1
+
+
+async def test_a_client_that_stops_reading_does_not_hold_its_engine_for_ever(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def flood(engine: Any, request: Any, send: Any) -> None:
+        await send.start(kind="text/event-stream")
+        while True:
+            await send.event("x" * 100_000)
+            await asyncio.sleep(0)  # once the connection is gone, send no longer waits for anything
+
+    running.plain.behave = flood
+    timeouts = running.gateway.config.routes["text"].timeouts
+    monkeypatch.setitem(vars(timeouts), "total_s", 0.3)
+    async with running.http.stream("POST", CHAT, json=chat(stream=True)) as reply:
+        assert reply.status_code == 200
+        await until(lambda: running.gateway.state.snapshot().in_flight["text"] == 0)

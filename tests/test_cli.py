@@ -1,0 +1,123 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import __version__, cli
+from tests.support import SHARED, encoded, picture
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = str(ROOT / "routes.yaml")
+LINES = "\n".join(["the quick brown fox jumps over the lazy dog and runs away"] * 12)
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    path = tmp_path / "page.png"
+    path.write_bytes(encoded(picture(LINES, (620, 330)), "PNG"))
+    return path
+
+
+def changed(tmp_path: Path, old: str, new: str) -> Path:
+    path = tmp_path / "routes.yaml"
+    path.write_text((ROOT / "routes.yaml").read_text().replace(old, new))
+    return path
+
+
+def test_check_says_what_a_valid_file_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "--config", CONFIG]) == 0
+    assert "valid - model glm-ocr, routes text, key-value, table, 1 engine in cpu" in capsys.readouterr().out
+
+
+def test_check_prints_every_error_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(tmp_path, "default: text", "defualt: text")
+    assert cli.main(["check", "--config", str(path)]) == 1
+    assert f"{path}:16: sorting.defualt: unknown key - did you mean 'default'?" in capsys.readouterr().err
+
+
+def test_check_notes_what_is_accepted_without_effect(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, "table: {}", "table: {schedule: [[1, 4096, 0]]}")
+    assert cli.main(["check", "--config", str(path)]) == 0
+    assert "routes.table.schedule" in capsys.readouterr().out
+
+
+def test_sort_prints_route_reason_confidence_and_time(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sort", "--config", CONFIG, str(page)]) == 0
+    route, reason, confidence, milliseconds, unit, image = capsys.readouterr().out.split()
+    assert (route, reason, unit, image) == ("text", "image", "ms", str(page))
+    assert 0 < float(confidence) <= 1
+    assert float(milliseconds) > 0
+
+
+def test_sort_takes_the_prompt_into_account(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sort", "--config", CONFIG, "--json", "--prompt", "Table Recognition:", str(page)]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["route"], row["reason"], row["confidence"]) == ("table", "prompt", 1.0)
+
+
+def test_sort_reports_what_it_cannot_read_and_goes_on(
+    page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "no.png").write_bytes(b"no picture")
+    images = [str(tmp_path / "none.png"), str(tmp_path / "no.png"), str(page)]
+    assert cli.main(["sort", "--config", CONFIG, *images]) == 1
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 1
+    assert "none.png" in told.err
+    assert "not a readable" in told.err
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared test images are not here")
+def test_sort_refuses_a_bomb_by_its_header(capsys: pytest.CaptureFixture[str]) -> None:
+    bomb = str(SHARED / "images/nasty/18_bomb_20000x20000.png")
+    assert cli.main(["sort", "--config", CONFIG, bomb]) == 1
+    assert "20000 x 20000 pixels" in capsys.readouterr().err
+
+
+def test_serve_hands_a_valid_configuration_to_the_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr("gateway.app.serve", lambda *arguments: served.append(arguments))
+    assert cli.main(["serve", "--config", CONFIG, "--port", "8123"]) == 0
+    ((config, host, port),) = served
+    assert (config.model, host, port) == ("glm-ocr", "127.0.0.1", 8123)
+    assert "no API keys are configured" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[embedded]", '["dns+http://vllm:8000"]', "pools.cpu.engines: dns+http://vllm:8000: not supported"),
+        ("\nsorting:\n  default: text", "\nauth: {keys_file: routes.yaml}", "auth.keys_file: not supported"),
+    ],
+)
+def test_serve_refuses_what_it_cannot_honour(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, message: str
+) -> None:
+    assert cli.main(["serve", "--config", str(changed(tmp_path, old, new))]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_serve_says_what_the_embedded_engine_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert cli.main(["serve", "--config", CONFIG]) == 1
+    assert "ocr-gateway[embedded]" in capsys.readouterr().err
+
+
+def test_the_embedded_engine_runs_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[dict[str, Any]] = []
+    monkeypatch.setattr("gateway.engines.embedded.server.main", lambda **options: served.append(options))
+    assert cli.main(["embedded-engine", "--port", "8124"]) == 0
+    assert served == [{"host": "127.0.0.1", "port": 8124, "model": "glm-ocr"}]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"ocr-gateway {__version__}\n"

@@ -1,0 +1,118 @@
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from gateway.client import Answer, EngineClient
+from gateway.errors import EngineFailed, EngineTooSlow
+from gateway.model import Engine
+from tests.support import FakeEngine, _Sender, hang, served, until
+
+BODY = b'{"a":[' + b"1," * 800_000 + b"1]}"
+
+
+async def post(client: EngineClient, url: str, **limits: float | None) -> tuple[int, bytes]:
+    bounds: dict[str, Any] = {"connect_s": 2, "first_event_s": None, "deadline": 20.0, **limits}
+    bounds["deadline"] += asyncio.get_running_loop().time()
+    engine = Engine("e", url, "p", 0, api_key="k1")
+    async with client.post(engine, "/v1/chat/completions", BODY, {"X-Request-Id": "r1"}, **bounds) as answer:
+        return answer.status, await answer.read()
+
+
+async def test_a_large_body_arrives_as_it_is_with_the_engines_key() -> None:
+    engine = FakeEngine()
+    async with served(engine) as url, EngineClient() as client:
+        status, body = await post(client, url)
+    assert (status, body[:1]) == (200, b"{")
+    assert engine.bodies == [BODY]
+    assert engine.headers[0]["authorization"] == "Bearer k1"
+    assert engine.headers[0]["x-request-id"] == "r1"
+    assert "user-agent" not in engine.headers[0]
+
+
+async def test_no_connection_is_told_from_a_connection_that_broke() -> None:
+    async def die(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start()
+        await send.body(b"{")
+        raise ConnectionError
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    async with EngineClient() as client:
+        with pytest.raises(EngineFailed) as refused:
+            await post(client, f"http://127.0.0.1:{port}")
+        assert refused.value.code == "engine_unreachable"
+        async with served(FakeEngine(die)) as url:
+            with pytest.raises(EngineFailed) as died:
+                await post(client, url)
+        assert died.value.code == "engine_died"
+
+
+async def test_waits_are_bounded_and_say_which_bound() -> None:
+    async def stall(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        await send.event("x")
+        await hang(engine, request, send)
+
+    async with (
+        served(FakeEngine(hang)) as silent,
+        served(FakeEngine(stall)) as stalled,
+        EngineClient() as client,
+    ):
+        for url, limits, code in (
+            (silent, {"first_event_s": 0.05}, "engine_slow"),
+            (silent, {"deadline": 0.05}, "total_timeout"),
+            (stalled, {"deadline": 0.2}, "total_timeout"),
+        ):
+            with pytest.raises(EngineTooSlow) as late:
+                await post(client, url, **limits)
+            assert late.value.code == code
+
+
+async def _exhaust(answer: Answer, idle_s: float) -> None:
+    async for _ in answer.chunks(idle_s=idle_s):
+        pass
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_stream_must_begin_and_go_on(first: bool) -> None:
+    async def stall(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        if not first:
+            await send.event("x")
+        await hang(engine, request, send)
+
+    fake = FakeEngine(stall)
+    async with served(fake) as url, EngineClient() as client:
+        engine = Engine("e", url, "p", 0)
+        deadline = asyncio.get_running_loop().time() + 20
+        limits = {"connect_s": 2, "first_event_s": 0.5 if first else 20, "deadline": deadline}
+        async with client.post(engine, "/v1/completions", b"{}", {}, **limits) as answer:
+            with pytest.raises(EngineTooSlow, match="sent nothing"):
+                await asyncio.wait_for(_exhaust(answer, 20 if first else 0.05), 10)
+        await until(lambda: fake.aborted == 1)
+
+
+async def test_leaving_early_aborts_the_engines_work() -> None:
+    fake = FakeEngine(hang)
+    async with served(fake) as url, EngineClient() as client:
+        request = asyncio.create_task(post(client, url))
+        await until(lambda: fake.running == 1)
+        request.cancel()
+        await until(lambda: fake.aborted == 1)
+        assert fake.running == 0
+
+
+async def test_health_is_yes_no_or_silence() -> None:
+    async def health(fake: FakeEngine) -> bool | None:
+        async with served(fake) as url:
+            return await client.healthy(Engine("e", url, "p", 0), 5)
+
+    async with EngineClient() as client:
+        assert await health(FakeEngine()) is True
+        assert await health(FakeEngine(healthy=False)) is False
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            engine = Engine("e", f"http://127.0.0.1:{listener.getsockname()[1]}", "p", 0)
+            assert await client.healthy(engine, 0.05) is None
+        assert await client.healthy(engine, 5) is False

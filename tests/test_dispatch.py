@@ -1,0 +1,378 @@
+"""The path of a request, seen from the client's and the engine's side."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support import (
+    USAGE,
+    FakeEngine,
+    _Sender,
+    answer,
+    chat,
+    chunk,
+    completion,
+    data_url,
+    encoded,
+    hang,
+    picture,
+    png,
+    until,
+)
+
+if TYPE_CHECKING:
+    from tests.conftest import Running
+
+CHAT = "/v1/chat/completions"
+
+
+async def test_an_answer_passes_byte_for_byte_both_ways(running: Running) -> None:
+    body = b' {"messages" : [{"role":"user","content":"hello"}],\n "model":"glm-ocr", "top_p": 0.10}'
+    reply = await running.http.post(CHAT, content=body, headers={"content-type": "application/json"})
+    assert running.plain.bodies == [body]
+    assert reply.content == json.dumps(completion("hello world")).encode()
+    assert reply.headers.items() >= {"content-type": "application/json", "x-ocr-route": "text"}.items()
+
+
+@pytest.mark.parametrize(
+    ("request_", "headers", "route", "reason", "pool", "depth"),
+    [
+        (chat(), {"x-ocr-route": "table"}, "table", "header", "mtp3", "3"),
+        (chat(model="glm-ocr:key-value"), {}, "key-value", "model", "mtp3", "3"),
+        (chat(metadata={"ocr_route": "table"}), {}, "table", "metadata", "mtp3", "3"),
+        (chat("Table Recognition:"), {}, "table", "prompt", "mtp3", "3"),
+        (chat("", response_format={"type": "json_object"}), {}, "key-value", "structure", "mtp3", "3"),
+        (chat("hello", None, max_tokens=10), {}, "text", "default", "plain", "0"),
+    ],
+)
+async def test_a_request_goes_to_its_routes_pool_and_the_answer_says_why(
+    running: Running,
+    request_: dict[str, Any],
+    headers: dict[str, str],
+    route: str,
+    reason: str,
+    pool: str,
+    depth: str,
+) -> None:
+    reply = await running.http.post(CHAT, json=request_, headers=headers)
+    assert reply.status_code == 200
+    told = {"x-ocr-route": route, "x-ocr-route-reason": reason, "x-ocr-pool": pool, "x-ocr-depth": depth}
+    assert reply.headers.items() >= told.items()
+    engine = running.plain if pool == "plain" else running.deep
+    assert [request["model"] for request in engine.requests] == ["glm-ocr"]
+    assert await running.metric("ocr_gateway_sort_decisions_total", route=route, reason=reason) == 1
+
+
+async def test_only_the_image_decides_where_nothing_else_does(running: Running) -> None:
+    lines = "\n".join(["the quick brown fox jumps over the lazy dog and runs away"] * 12)
+    page = encoded(picture(lines, (620, 330)), "PNG")
+    reply = await running.http.post(CHAT, json=chat("", data_url(page)))
+    assert reply.headers["x-ocr-route-reason"] == "image"
+
+
+async def test_a_text_completion_takes_the_same_path(running: Running) -> None:
+    reply = await running.http.post("/v1/completions", json={"model": "glm-ocr:table", "prompt": "ping"})
+    assert reply.status_code == 200
+    assert running.deep.requests == [{"model": "glm-ocr", "prompt": "ping"}]
+
+
+async def events(running: Running, **members: Any) -> list[str]:
+    async with running.http.stream("POST", CHAT, json=chat(stream=True, **members)) as reply:
+        assert reply.status_code == 200, await reply.aread()
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        return [line[6:] async for line in reply.aiter_lines() if line]
+
+
+async def test_usage_is_asked_for_and_stripped_where_the_client_did_not_ask(running: Running) -> None:
+    seen = await events(running)
+    assert running.plain.requests[0]["stream_options"] == {"include_usage": True}
+    assert [json.loads(event) for event in seen[:-1]] == [chunk(), chunk("hello"), chunk(" world", "stop")]
+    assert seen[-1] == "[DONE]"
+    assert await running.metric("ocr_gateway_completion_tokens_total", route="text", pool="plain") == 2
+
+
+async def test_usage_stays_where_the_client_asked(running: Running) -> None:
+    seen = await events(running, stream_options={"include_usage": True})
+    assert json.loads(seen[-2])["usage"] == USAGE
+
+
+async def test_events_are_passed_on_as_they_arrive(running: Running) -> None:
+    go_on = asyncio.Event()
+
+    async def slowly(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        await send.event(chunk("one"))
+        await go_on.wait()
+        await send.event("[DONE]")
+        await send.body(b"", more=False)
+
+    running.plain.behave = slowly
+    async with running.http.stream("POST", CHAT, json=chat(stream=True)) as reply:
+        lines = reply.aiter_lines()
+        assert json.loads((await anext(lines))[6:]) == chunk("one")
+        assert await running.metric("ocr_gateway_in_flight", route="text") == 1
+        go_on.set()
+        assert "data: [DONE]" in [line async for line in lines]
+    assert await running.metric("ocr_gateway_time_to_first_token_seconds_count", route="text") == 1
+
+
+async def test_an_engine_that_does_not_stream_is_passed_on_whole(running: Running) -> None:
+    async def whole(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.json(completion("all at once"))
+
+    running.plain.behave = whole
+    reply = await running.http.post(CHAT, json=chat(stream=True))
+    assert reply.json() == completion("all at once")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_aborts_the_engines_work(running: Running, stream: bool) -> None:
+    running.plain.behave = hang
+    request = asyncio.create_task(running.http.post(CHAT, json=chat(stream=stream)))
+    await until(lambda: running.plain.running == 1)
+    request.cancel()
+    await until(lambda: running.plain.aborted == 1, within_s=1)
+    await until(lambda: running.gateway.state.snapshot().in_flight["text"] == 0)
+    assert await running.metric("ocr_gateway_requests_total", route="text", code="499") == 1
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_stream_aborts_it(running: Running) -> None:
+    async def stall(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        await send.event(chunk("one"))
+        await hang(engine, request, send)
+
+    running.plain.behave = stall
+    async with running.http.stream("POST", CHAT, json=chat(stream=True)) as reply:
+        await anext(reply.aiter_lines())
+    await until(lambda: running.plain.aborted == 1, within_s=1)
+    await until(lambda: running.gateway.state.snapshot().in_flight["text"] == 0)
+
+
+async def test_engines_client_errors_pass_unchanged(running: Running) -> None:
+    refusal = {
+        "error": {"message": "encoder cache is full", "type": "BadRequestError", "param": None, "code": 400}
+    }
+
+    async def refuse(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.json(refusal, 400)
+
+    running.plain.behave = refuse
+    reply = await running.http.post(CHAT, json=chat())
+    assert (reply.status_code, reply.json()) == (400, refusal)
+    assert reply.headers["x-ocr-pool"] == "plain"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "code"),
+    [
+        (401, 502, "engine_key"),
+        (403, 502, "engine_key"),
+        (500, 502, "engine_error"),
+        (501, 502, "engine_error"),
+        (307, 502, "engine_error"),
+        (503, 503, "engine_busy"),
+    ],
+)
+async def test_engines_faults_are_told_as_such(
+    running: Running, status: int, expected: int, code: str
+) -> None:
+    async def fail(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.json({"error": {"message": "queue is full"}}, status)
+
+    running.plain.behave = fail
+    reply = await running.http.post(CHAT, json=chat())
+    assert (reply.status_code, reply.json()["error"]["code"]) == (expected, code)
+    assert ("retry-after" in reply.headers) == (expected == 503)
+    assert ("queue is full" in reply.text) == (code != "engine_key")
+    assert reply.headers["x-ocr-route"] == "text"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_that_dies_before_its_answer_is_a_502(running: Running, stream: bool) -> None:
+    async def die(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="application/json")
+        await send.body(b'{"id"')
+        raise ConnectionError
+
+    running.plain.behave = die
+    reply = await running.http.post(CHAT, json=chat(stream=stream))
+    assert (reply.status_code, reply.json()["error"]["code"]) == (502, "engine_died")
+
+
+async def test_a_stream_that_breaks_ends_with_an_error_event(running: Running) -> None:
+    async def die(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        await send.event(chunk("one"))
+        raise ConnectionError
+
+    running.plain.behave = die
+    seen = await events(running)
+    assert json.loads(seen[0]) == chunk("one")
+    assert json.loads(seen[-1])["error"]["code"] == "engine_died"
+    assert "[DONE]" not in seen
+    assert await running.metric("ocr_gateway_requests_total", route="text", code="502") == 1
+
+
+async def test_an_error_that_the_engine_streams_is_passed_on_and_counted(running: Running) -> None:
+    async def fail(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        await send.event({"error": {"message": "EngineCore encountered an issue", "code": 500}})
+        await send.event("[DONE]")
+        await send.body(b"", more=False)
+
+    running.plain.behave = fail
+    seen = await events(running)
+    assert "EngineCore" in seen[0]
+    assert await running.metric("ocr_gateway_requests_total", route="text", code="502") == 1
+
+
+async def test_no_engine_is_a_503_that_says_when_to_ask_again(running: Running) -> None:
+    running.plain.healthy = False
+    await until(lambda: not running.gateway.state.views(["plain"])[0].up)
+    reply = await running.http.post(CHAT, json=chat())
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_engine")
+    assert int(reply.headers["retry-after"]) > 0
+    assert (await running.http.post(CHAT, json=chat("Table Recognition:"))).status_code == 200
+
+
+IMAGE = png("hello", (60, 40))
+TEXT = base64.b64encode(IMAGE).decode()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"data:image/png;charset=utf-8;base64,{TEXT}",
+        f"data:image/png;base64,{TEXT[:40]}\n{TEXT[40:]}",
+        f"data:image/png;base64,{base64.urlsafe_b64encode(IMAGE).decode()}".rstrip("="),
+    ],
+)
+async def test_image_urls_that_would_confuse_an_engine_reach_it_mended(running: Running, url: str) -> None:
+    reply = await running.http.post(CHAT, json=chat(image=url))
+    assert reply.status_code == 200
+    sent = running.plain.requests[0]["messages"][0]["content"][0]["image_url"]["url"]
+    assert sent == data_url(IMAGE)
+
+
+def url_of(url: str) -> dict[str, Any]:
+    return chat(image=url)
+
+
+def many(count: int) -> dict[str, Any]:
+    body = chat()
+    body["messages"][0]["content"] *= count
+    return body
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (url_of(data_url(encoded(picture("x"), "JPEG")[:-300])), 400, "invalid_image"),
+        (url_of(data_url(b"plain text")), 400, "invalid_image"),
+        (url_of(data_url(b"")), 400, "invalid_image"),
+        (url_of("data:image/png;base64,@@@"), 400, "invalid_image"),
+        (url_of(data_url(png(size=(2001, 2000)))), 400, "image_too_large"),
+        (url_of(data_url(png(size=(4, 4)))), 400, "image_too_small"),
+        (url_of("http://169.254.169.254/latest"), 400, "remote_image_refused"),
+        (url_of("HTTPS://images.example.evil/x.png"), 400, "remote_image_refused"),
+        (url_of("file:///etc/passwd"), 400, "invalid_image"),
+        (many(4), 400, "too_many_images"),
+        (chat(model="gpt-5"), 404, "model_not_found"),
+        (chat(model="glm-ocr:tables"), 400, "unknown_route"),
+        ({"model": "glm-ocr"}, 400, 400),
+    ],
+)
+async def test_bad_input_is_refused_by_name_and_no_engine_sees_it(
+    running: Running, body: dict[str, Any], status: int, code: str | int
+) -> None:
+    reply = await running.http.post(CHAT, json=body)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["type"]) == (status, code, "invalid_request_error")
+    assert running.plain.bodies == []
+    assert await running.metric("ocr_gateway_requests_total", route="", code=str(status)) == 1
+
+
+async def test_images_of_listed_hosts_are_the_engines_to_fetch(running: Running) -> None:
+    url = "https://images.example/page.png"
+    assert (await running.http.post(CHAT, json=url_of(url))).status_code == 200
+    assert running.plain.requests[0]["messages"][0]["content"][0]["image_url"]["url"] == url
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "", "multipart/form-data"])
+async def test_other_content_types_are_refused(running: Running, kind: str) -> None:
+    reply = await running.http.post(CHAT, content=b"{}", headers={"content-type": kind})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "bad_content_type")
+
+
+async def test_no_document_stands_in_the_log(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    await running.http.post(CHAT, json=chat("A secret prompt: Zanzibar"))
+    (record,) = [record for record in caplog.records if record.name == "gateway.access"]
+    assert record.fields.items() >= {"code": 200, "route": "text", "completion_tokens": 2}.items()  # type: ignore[attr-defined]
+    logged = " ".join(f"{record.getMessage()} {vars(record)}" for record in caplog.records)
+    for secret in ("Zanzibar", "hello world", TEXT[:20]):
+        assert secret not in logged
+
+
+async def abort(engine: FakeEngine, request: Any, send: _Sender) -> None:
+    await send.start(kind="text/event-stream")
+    await send.event(chunk("one"))
+    raise ConnectionError
+
+
+async def refuse(engine: FakeEngine, request: Any, send: _Sender) -> None:
+    await send.json({"error": {"message": "no"}}, 500)
+
+
+BEHAVIOURS = {"answer": answer, "hang": hang, "abort": abort, "refuse": refuse}
+STEPS = st.tuples(
+    st.sampled_from(sorted(BEHAVIOURS)), st.booleans(), st.sampled_from(["text", "table"]), st.booleans()
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, min_size=1, max_size=12))
+async def test_nothing_stays_in_flight_after_any_mix(
+    running: Running, steps: list[tuple[str, bool, str, bool]]
+) -> None:
+    async def behave(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> None:
+        await BEHAVIOURS[request["user"]](engine, request, send)
+
+    running.plain.behave = running.deep.behave = behave
+
+    async def one(kind: str, stream: bool, route: str, good: bool) -> None:
+        body = chat(stream=stream, user=kind, image=b"" if good else "data:,", metadata={"ocr_route": route})
+        limit = 0.2 if kind == "hang" else 10
+        try:
+            async with asyncio.timeout(limit):
+                await running.http.post(CHAT, json=body)
+        except TimeoutError:
+            assert kind == "hang"
+
+    await asyncio.gather(*(one(*step) for step in steps))
+    await until(lambda: set(running.gateway.state.snapshot().in_flight.values()) == {0})
+    await until(lambda: running.plain.running == running.deep.running == 0)
+    for route in ("text", "table"):
+        assert await running.metric("ocr_gateway_in_flight", route=route) == 0
+    assert {view.load for view in running.gateway.state.snapshot().engines} == {0}
+
+
+async def test_good_requests_are_answered_beside_bad_ones(running: Running) -> None:
+    bad = [url_of("data:,"), url_of(data_url(b"junk")), chat(model="x"), many(9), {"messages": 5}]
+    bodies = [chat() if index % 2 else bad[index // 2 % len(bad)] for index in range(32)]
+    limits = httpx.Limits(max_connections=32)
+    async with httpx.AsyncClient(base_url=running.url, limits=limits, timeout=30) as http:
+        replies = await asyncio.gather(*(http.post(CHAT, json=body) for body in bodies))
+    statuses = [reply.status_code for reply in replies]
+    assert statuses[1::2] == [200] * 16
+    assert set(statuses[::2]) == {400, 404}

@@ -1,0 +1,37 @@
+import pytest
+
+from gateway import errors
+from gateway.errors import BadImage, ConfigError, GatewayError
+
+# The contract: which status stands for what.
+STATUSES = {
+    "BadRequest": 400,
+    "BadImage": 400,
+    "UnknownModel": 404,
+    "BodyTooLarge": 413,
+    "EngineFailed": 502,
+    "Unavailable": 503,
+    "EngineTooSlow": 504,
+}
+
+
+def refusals() -> list[type[GatewayError]]:
+    found = (value for value in vars(errors).values() if isinstance(value, type))
+    return [value for value in found if issubclass(value, GatewayError) and value is not GatewayError]
+
+
+def test_every_refusal_has_the_status_of_the_contract() -> None:
+    assert {kind.__name__: kind.status for kind in refusals()} == STATUSES
+
+
+@pytest.mark.parametrize("kind", refusals())
+def test_client_errors_and_server_errors_have_different_types(kind: type[GatewayError]) -> None:
+    assert (kind.kind == "invalid_request_error") == (kind.status < 500)
+
+
+def test_a_bad_image_says_so_in_its_code() -> None:
+    assert BadImage("cut short").code == "invalid_image"
+
+
+def test_a_config_error_reads_as_its_problems() -> None:
+    assert str(ConfigError(["f:1: a", "f:2: b"])) == "f:1: a\nf:2: b"
