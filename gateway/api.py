@@ -209,7 +209,7 @@ class _Exchange:
         Raises:
             ClientLeft: the client stopped reading; it must not hold an engine's place for ever.
         """
-        extra = _STREAM_HEADERS if reply.content_type.startswith("text/event-stream") else {}
+        extra = _STREAM_HEADERS if reply.length is None else {"content-length": str(reply.length)}
         try:
             async with asyncio.timeout_at(reply.deadline + 1):
                 await self._start(reply.status, {"content-type": reply.content_type, **extra, **headers})

@@ -9,7 +9,6 @@ import time
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from gateway.errors import (
     BadImage,
@@ -31,13 +30,16 @@ if TYPE_CHECKING:
     from gateway.client import Answer, EngineClient
     from gateway.config import Config
     from gateway.metrics import Metrics, Stage
-    from gateway.model import Engine, SortDecision, Usage
+    from gateway.model import Engine, SortDecision, SortFacts, Usage
     from gateway.state import Lease, State
     from gateway.vision import Vision
 
 log = logging.getLogger("gateway.access")
 
 CLIENT_LEFT = 499
+
+_REMOTE_URL = re.compile(rb"https?://([A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[!-~]*)?")
+_REMOTE_URL_BYTES = 2048
 # What a client should wait for an engine that is starting or restarting.
 _RETRY_AFTER_S = 2
 
@@ -80,21 +82,21 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the client gets; `deadline` (event loop's clock) is when its last byte must have gone out."""
+    """What the client gets.
+
+    Attributes:
+        status: HTTP status.
+        content_type: the engine's.
+        length: the body's bytes, None where that is not known beforehand.
+        chunks: the body as it comes.
+        deadline: when the last byte must have gone out, on the event loop's clock.
+    """
 
     status: int
     content_type: str
+    length: int | None
     chunks: AsyncIterator[bytes]
     deadline: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Received:
-    """A request whose images have been checked, with what is to be mended before an engine sees it."""
-
-    request: openai.CompletionRequest
-    repaired: dict[bytes, bytes]
-    first_image: bytes | None
 
 
 def sort_rules(config: Config) -> SortRules:
@@ -135,10 +137,11 @@ class Dispatcher:
             ClientLeft: there is nobody to answer.
         """
         try:
-            received = await self._receive(call)
-            call.decision = await self._sort(call, received)
-            with self._choose(call) as lease:
-                async with self._forward(call, received, lease.engine) as reply:
+            request, repaired, image = await self._receive(call)
+            route = await self._sort(call, request.facts, image)
+            del image  # a request holds its body, and nothing beside it while an engine works
+            with self._choose(call, route) as lease:
+                async with self._forward(call, request, repaired, route, lease.engine) as reply:
                     call.code = reply.status
                     yield reply
         except GatewayError as error:
@@ -153,7 +156,8 @@ class Dispatcher:
         finally:
             self._account(call)
 
-    async def _receive(self, call: Call) -> _Received:
+    async def _receive(self, call: Call) -> tuple[openai.CompletionRequest, dict[bytes, bytes], bytes | None]:
+        """Return the request, the image URLs to mend in it (old to new JSON text), and its first image."""
         if call.content_type.partition(";")[0].strip().lower() != "application/json":
             raise BadRequest(
                 "the content type must be application/json", param="content-type", code="bad_content_type"
@@ -169,9 +173,11 @@ class Dispatcher:
                 request,
                 facts=replace(request.facts, header=call.route_header, alias=self._alias(request.model)),
             )
-            return await self._check_images(request)
+            return request, *await self._check_images(request)
 
-    async def _check_images(self, request: openai.CompletionRequest) -> _Received:
+    async def _check_images(
+        self, request: openai.CompletionRequest
+    ) -> tuple[dict[bytes, bytes], bytes | None]:
         repaired: dict[bytes, bytes] = {}
         first: bytes | None = None
         for part in request.images:
@@ -189,14 +195,15 @@ class Dispatcher:
             if url.repaired is not None:
                 repaired[part.raw] = b'"%s"' % url.repaired
             first = first or url.data
-        return _Received(request, repaired, first)
+        return repaired, first
 
     def _is_remote(self, part: openai.ImagePart) -> bool:
         """Whether an image is for the engine to fetch, which only listed hosts allow."""
-        url = urlsplit(part.url[:2048].decode("utf-8", "replace"))
-        if url.scheme.lower() not in ("http", "https"):
+        if not part.url[:16].lstrip().lower().startswith((b"http:", b"https:")):
             return False
-        if url.hostname not in self._config.remote_images.allow_hosts:
+        # Strict, so that the engine's parser cannot see another host in it than this one does.
+        url = _REMOTE_URL.fullmatch(part.url) if len(part.url) <= _REMOTE_URL_BYTES else None
+        if url is None or url.group(1).decode().lower() not in self._config.remote_images.allow_hosts:
             raise BadRequest(
                 f"{part.param}: images by http(s) URL are accepted from listed hosts only "
                 "(remote_images.allow_hosts); send the image as a data URL",
@@ -205,19 +212,17 @@ class Dispatcher:
             )
         return True
 
-    async def _sort(self, call: Call, received: _Received) -> SortDecision:
+    async def _sort(self, call: Call, facts: SortFacts, image: bytes | None) -> str:
         with self._timed("sort"):
-            decision = sorting.sort(received.request.facts, self._rules)
-            if decision is None and received.first_image is not None:
-                guess = await self._vision.guess(received.first_image)
+            decision = sorting.sort(facts, self._rules)
+            if decision is None and image is not None:
+                guess = await self._vision.guess(image)
                 decision = sorting.sort_by_layout(guess, self._rules)
-            decision = decision or sorting.by_default(self._rules)
-        self._metrics.sorted(decision)
-        return decision
+            call.decision = decision or sorting.by_default(self._rules)
+        self._metrics.sorted(call.decision)
+        return call.decision.route
 
-    def _choose(self, call: Call) -> Lease:
-        assert call.decision  # noqa: S101 - sorting came before
-        route = call.decision.route
+    def _choose(self, call: Call, route: str) -> Lease:
         with self._timed("choose"):
             view = balance.least_loaded(self._state.views(self._config.pools_of(route)), self._rng)
         if view is None:
@@ -230,14 +235,19 @@ class Dispatcher:
         return self._state.lease(route, view.engine)
 
     @asynccontextmanager
-    async def _forward(self, call: Call, received: _Received, engine: Engine) -> AsyncIterator[Reply]:
-        assert call.decision  # noqa: S101 - sorting came before
-        request = received.request
-        limits = self._config.routes[call.decision.route].timeouts
+    async def _forward(
+        self,
+        call: Call,
+        request: openai.CompletionRequest,
+        repaired: dict[bytes, bytes],
+        route: str,
+        engine: Engine,
+    ) -> AsyncIterator[Reply]:
+        limits = self._config.routes[route].timeouts
         deadline = asyncio.get_running_loop().time() + limits.total_s
         with self._timed("forward"):
             alias = self._config.model if request.facts.alias is not None else None
-            body = openai.rewritten(request, model=alias, repaired=received.repaired)
+            body = openai.rewritten(request, model=alias, repaired=repaired)
         headers = {"Content-Type": "application/json", "X-Request-Id": call.request_id}
         try:
             async with self._client.post(
@@ -251,14 +261,16 @@ class Dispatcher:
             ) as answer:
                 if answer.status // 100 not in (2, 4) or answer.status in (401, 403):
                     raise await _refused(answer)
+                length = None
                 if request.stream and answer.is_stream:
                     chunks = self._stream(
                         call, answer, strip_usage=not request.include_usage, idle_s=limits.idle_s
                     )
                 else:
-                    chunks = self._whole(call, await answer.read())
+                    whole = await answer.read()
+                    length, chunks = len(whole), self._whole(call, whole)
                 async with aclosing(chunks):
-                    yield Reply(answer.status, answer.content_type, chunks, deadline)
+                    yield Reply(answer.status, answer.content_type, length, chunks, deadline)
         except EngineFailed as error:
             if error.code == "engine_unreachable":
                 self._state.mark(engine.name, up=False)

@@ -72,8 +72,13 @@ class Supervisor:
 
     async def _start(self) -> asyncio.subprocess.Process:
         fd = self._socket.fileno()
+        # A session of its own: Ctrl-C is for this process, which lets the child finish what is in flight.
         return await asyncio.create_subprocess_exec(
-            sys.executable, *self._command(fd), stdin=asyncio.subprocess.PIPE, pass_fds=(fd,)
+            sys.executable,
+            *self._command(fd),
+            stdin=asyncio.subprocess.PIPE,
+            pass_fds=(fd,),
+            start_new_session=True,
         )
 
     async def _stop(self) -> None:
