@@ -94,6 +94,31 @@ async def test_a_stream_must_begin_and_go_on(first: bool) -> None:
         await until(lambda: fake.aborted == 1)
 
 
+async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.client.MAX_ANSWER_BYTES", 100)
+    async with served(FakeEngine()) as url, EngineClient() as client:
+        with pytest.raises(EngineFailed, match="longer than 100 bytes"):
+            await post(client, url)
+
+
+async def test_a_host_that_takes_no_connection_is_too_slow() -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        # The queue of connections nobody accepts is full after these; the next connect is left waiting.
+        waiting = [socket.socket() for _ in range(4)]
+        for connection in waiting:
+            connection.setblocking(False)
+            connection.connect_ex(address)
+        async with EngineClient() as client:
+            with pytest.raises(EngineTooSlow) as late:
+                await post(client, f"http://127.0.0.1:{address[1]}", connect_s=0.1)
+        for connection in waiting:
+            connection.close()
+    assert late.value.code == "engine_unreachable"
+
+
 async def test_leaving_early_aborts_the_engines_work() -> None:
     fake = FakeEngine(hang)
     async with served(fake) as url, EngineClient() as client:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -13,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.app import Gateway
+from gateway.config import parse
 from tests.support import (
     USAGE,
     FakeEngine,
@@ -26,6 +30,7 @@ from tests.support import (
     hang,
     picture,
     png,
+    served,
     until,
 )
 
@@ -221,6 +226,30 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(running: Running) -
     assert json.loads(seen[-1])["error"]["code"] == "engine_died"
     assert "[DONE]" not in seen
     assert await running.metric("ocr_gateway_requests_total", route="text", code="502") == 1
+
+
+async def test_what_follows_the_last_whole_event_is_passed_on_too(running: Running) -> None:
+    async def cut(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        await send.body(b"data: [DONE]", more=False)
+
+    running.plain.behave = cut
+    assert (await running.http.post(CHAT, json=chat(stream=True))).content == b"data: [DONE]"
+
+
+async def test_an_engine_that_cannot_be_reached_is_taken_out_at_once() -> None:
+    text = "model: m\npools: {p: {engines: [URL]}}\nroutes: {text: {}}\npolling: {scrape_s: 3600}"
+    async with contextlib.AsyncExitStack() as stack:
+        async with served(FakeEngine()) as engine:
+            gateway = Gateway(parse(text.replace("URL", engine), "f", Path(), {}))
+            url = await stack.enter_async_context(served(gateway.api))
+            await until(lambda: gateway.state.views(["p"])[0].up)
+        async with httpx.AsyncClient(base_url=url) as http:
+            replies = [await http.post(CHAT, json=chat(model="m")) for _ in range(2)]
+    assert [(reply.status_code, reply.json()["error"]["code"]) for reply in replies] == [
+        (502, "engine_unreachable"),
+        (503, "no_engine"),
+    ]
 
 
 async def test_an_error_that_the_engine_streams_is_passed_on_and_counted(running: Running) -> None:

@@ -174,8 +174,8 @@ def test_an_unknown_route_is_refused_with_the_list_of_routes(hint: str) -> None:
 
 def test_operators_patterns_come_first_and_see_the_normalised_prompt() -> None:
     rules = SortRules(RULES.routes, "text", {"table": (re.compile("^list the rows"), re.compile("^ocr$"))})
-    for prompt in ("  List THE rows, please", "OCR:"):
-        assert sort(SortFacts(prompt=prompt), rules) == SortDecision("table", Reason.PROMPT)
+    for prompt, route in (("  List THE rows, please", "table"), ("OCR:", "table"), ("Free OCR.", "text")):
+        assert sort(SortFacts(prompt=prompt), rules) == SortDecision(route, Reason.PROMPT)
 
 
 def test_evidence_for_a_route_that_is_not_configured_is_passed_over() -> None:

@@ -105,7 +105,11 @@ def test_a_cut_webp_is_refused_at_once() -> None:
         inspect(encoded(picture("some words here"), "WEBP")[:-100], max_pixels=10**6)
 
 
-@pytest.mark.parametrize("options", [{}, {"lossless": True}, {"exif": b"Exif\0\0"}])
+UPRIGHT = Image.Exif()
+UPRIGHT[0x0112] = 1
+
+
+@pytest.mark.parametrize("options", [{}, {"lossless": True}, {"exif": UPRIGHT}], ids=["VP8", "VP8L", "VP8X"])
 def test_a_webp_bomb_is_refused_before_its_canvas_is_allocated(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
