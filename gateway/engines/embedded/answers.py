@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gateway.engines.embedded.lines import Box, reading_order, rows
 from gateway.engines.embedded.pairs import Piece, fill, find_pairs
 from gateway.engines.embedded.pictures import decode
-from gateway.engines.embedded.tables import grid, html_row, markdown_row
+from gateway.engines.embedded.tables import Grid, Read, Row, grid, html_row, markdown_row, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,22 +33,22 @@ def answer(reader: Reader, request: ReadRequest, stopped: Callable[[], bool]) ->
         BadImage: an image is truncated or corrupt.
     """
     if len(request.images) > 1:  # one page is held at a time, so several are decoded twice
-        for data in request.images:
+        for data in itertools.takewhile(lambda _: not stopped(), request.images):
             decode(data)
     first, *others = request.images
     decoded = itertools.chain([decode(first)], map(decode, others))
     yield ""
-    pages = (reader.detect(pixels) for pixels in decoded if not stopped())
+    pages = map(reader.detect, itertools.takewhile(lambda _: not stopped(), decoded))
     if request.task == "key-value":
         yield _key_value(reader, pages, request, stopped)
         return
     read = _table if request.task == "table" else _text
-    between = ""
+    begun = False
     for page in pages:
+        between = "\n\n" if begun else ""
         for piece in read(reader, page, request, stopped):
             yield between + piece
-            between = ""
-        between = "\n\n"
+            between, begun = "", True
 
 
 def _text(reader: Reader, page: Page, _: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
@@ -64,23 +64,28 @@ def _text(reader: Reader, page: Page, _: ReadRequest, stopped: Callable[[], bool
 
 def _table(reader: Reader, page: Page, request: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
     table = grid(page.boxes)
-    if not table.rows:
-        return
     markdown = bool(_MARKDOWN.search(request.prompt))
-    if not markdown:
-        yield "<table>"
-    for number, cells in enumerate(table.rows):
-        indices = [index for cell in cells for index in cell.boxes]
-        texts = dict(zip(indices, _read(reader, page, indices, stopped), strict=False))
+    number = 0
+    for number, row in enumerate(records(_table_lines(reader, page, table, stopped)), start=1):
+        if markdown:
+            rule = "\n|" + " --- |" * table.columns if number == 1 else ""
+            yield ("\n" if number > 1 else "") + markdown_row(row, table.columns) + rule
+        else:
+            yield ("<table>" if number == 1 else "") + html_row(row, table.columns)
+    if number and not markdown:
+        yield "</table>"
+
+
+def _table_lines(reader: Reader, page: Page, table: Grid, stopped: Callable[[], bool]) -> Iterator[Row]:
+    for cells in table.lines:
+        row = []
+        for cell in cells:
+            texts = _read(reader, page, cell.boxes, stopped)
+            row.append(Read(cell.column, cell.colspan, " ".join(text for text in texts if text)))
         if stopped():
             return
-        if markdown:
-            rule = "\n|" + " --- |" * table.columns if number == 0 else ""
-            yield ("\n" if number else "") + markdown_row(cells, table.columns, texts) + rule
-        else:
-            yield html_row(cells, table.columns, texts)
-    if not markdown:
-        yield "</table>"
+        if any(cell.text for cell in row):
+            yield row
 
 
 def _key_value(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_COLUMN_LINES = 4  # fewer lines are no column
+
 
 class Box(NamedTuple):
     """An upright rectangle around a piece of text, in pixels of the page."""
@@ -102,31 +104,33 @@ def _ordered(boxes: Sequence[Box], indices: list[int]) -> list[list[int]]:
 
 
 def _gutter(boxes: list[Box]) -> float | None:
-    """Where to cut a region into two columns of running text, if that is what it holds."""
-    if len(boxes) < 8:
+    """Where to cut a region into columns of running text, if that is what it holds."""
+    if len(boxes) < 2 * _COLUMN_LINES:
         return None
     width = max(box.right for box in boxes) - min(box.left for box in boxes)
     best, best_gap = None, 0.0
-    for left_edge in sorted({box.right for box in boxes}):
-        left = [box for box in boxes if box.right <= left_edge]
-        right = [box for box in boxes if box.left > left_edge]
-        if len(left) + len(right) < 0.8 * len(boxes) or not right:
+    for edge in sorted({box.right for box in boxes}):
+        left = [box for box in boxes if box.right <= edge]
+        right = [box for box in boxes if box.left > edge]
+        if not right or len(left) + len(right) < 0.8 * len(boxes):
             continue
-        gap = min(box.left for box in right) - left_edge
-        if (
-            gap > best_gap
-            and gap < 0.3 * width
-            and _is_column(left)
-            and _is_column(right)
-            and _abreast(left, right)
-        ):
-            best, best_gap = left_edge + gap / 2, gap
+        gap = min(box.left for box in right) - edge
+        if best_gap < gap < 0.3 * width and _are_columns(left, right):
+            best, best_gap = edge + gap / 2, gap
     return best
+
+
+def _are_columns(left: list[Box], right: list[Box]) -> bool:
+    return (
+        _abreast(left, right)
+        and _is_column(left)
+        and (_is_column(right) or _gutter(right) is not None)  # the right side may hold several
+    )
 
 
 def _is_column(boxes: list[Box]) -> bool:
     """Whether the boxes are lines of running text: several, long, and mostly filling their width."""
-    if len(boxes) < 4:
+    if len(boxes) < _COLUMN_LINES:
         return False
     width = max(box.right for box in boxes) - min(box.left for box in boxes)
     return (

@@ -19,25 +19,37 @@ if TYPE_CHECKING:
 MIN_LIKENESS = 0.78
 _MAX_DEPTH = 8
 _MAX_LABEL = 48  # characters
+_MAX_TEXT = 200
+_COLONS = ":\uff1a "
 
-_COLON = re.compile(r"^(?P<label>[^:\uff1a]*[^\W\d_][^:\uff1a]*?)\s*[:\uff1a]\s*(?P<value>.*)$")
+_COLON = re.compile(
+    r"^(?P<label>[^:\uff1a]*[^\W\d_][^:\uff1a]*?)\s*(?:(?<!\d):|:(?!\d)|\uff1a)\s*(?P<value>.*)$"
+)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
-_LETTER = re.compile(r"[^\W\d_]")
-_NUMBER = re.compile(r"[-+(]?\d[\d,.'\u00a0 ]*\d|\d")
+_NUMBER = re.compile(r"[-+(]?\d(?:[\d,.'\u00a0]*\d)?")
 _MONEY = re.compile(r"-?\d{1,3}(?:[,.' ]\d{3})*[.,]\d{2}(?!\d)|-?\d+[.,]\d{2}(?!\d)")
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _DATE = re.compile(
-    r"\b\d{1,4}\s?[-/.]\s?\d{1,2}\s?[-/.]\s?\d{2,4}\b"
+    r"\b\d{4}\s?([-/.])\s?\d{1,2}\s?\1\s?\d{1,2}\b|\b\d{1,2}\s?([-/.])\s?\d{1,2}\s?\2\s?(?:\d{4}|\d{2})\b"
     rf"|\b\d{{1,2}}[-\s]?{_MONTH}[-,.\s]*\d{{2,4}}\b|\b{_MONTH}[-.\s]*\d{{1,2}}[,\s]+\d{{4}}\b"
-    r"|\d{4}\s?年\s?\d{1,2}\s?月\s?\d{1,2}\s?日",
+    r"|\d{4}\s?\u5e74\s?\d{1,2}\s?\u6708\s?\d{1,2}\s?\u65e5",
     re.IGNORECASE,
 )
 _EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _PHONE = re.compile(r"\+?\(?\d[\d\s()/-]{6,}\d")
+_REGISTRATION = re.compile(r"\s*\([^()]*\d[^()]*\)\s*$")
 _NOT_ADDRESS = re.compile(
-    r"\b(?:tel|fax|phone|gst|reg|co|invoice|receipt|date|e-?mail|www|cashier|tax)\b|@|\d{6,}-?\w",
+    r"tax\s?invoice|\b(?:tel|fax|phone|gst|reg|co|invoice|receipt|date|e-?mail|www|cashier|tax)\b|@|\d{6,}-?\w",
     re.IGNORECASE,
 )
+# With what recognition often makes of the letters.
+_TOTAL = re.compile(
+    r"tot[ae][l1i]|amount due|balance due|amt payable|\u5408\u8ba1|\u603b\u8ba1", re.IGNORECASE
+)
+_PARTIAL_TOTAL = re.compile(
+    r"sub\s?-?tota|tax|gst\b(?!.*incl)|saving|discount|qty|quantity|item|exclu|change", re.IGNORECASE
+)
+_FINAL_TOTAL = re.compile(r"grand|due|payable|incl|net|round", re.IGNORECASE)
 
 _STOP_WORDS = frozenset(("the", "of", "a", "an", "and", "value", "field", "name"))
 _SAME = (
@@ -159,38 +171,43 @@ class _Filler:
 def _candidates(rows: Rows) -> Iterator[Candidate]:
     for number, row in enumerate(rows):
         for place, piece in enumerate(row):
-            right = row[place + 1].text if place + 1 < len(row) else ""
-            below = _below(piece, rows[number + 1 : number + 3])
-            yield from _of_piece(piece.text, right, below)
+            if len(piece.text) <= _MAX_TEXT:
+                right = row[place + 1].text if place + 1 < len(row) else ""
+                below = _below(piece, rows[number + 1 : number + 3])
+                yield from _of_piece(piece.text, right, below, alone=len(row) == 2)
 
 
-def _of_piece(text: str, right: str, below: str) -> Iterator[Candidate]:
-    if len(text) > 200 or not _LETTER.search(text):
-        return
-    if (split := _COLON.match(text)) and len(split["label"]) <= _MAX_LABEL:
+def _of_piece(text: str, right: str, below: str, *, alone: bool) -> Iterator[Candidate]:
+    """Yield what a piece may be the label of; `alone`: it has its row for itself and its right neighbour."""
+    right_text = "" if _COLON.match(right) else right.lstrip(_COLONS)
+    below = "" if _COLON.match(below) else below
+    if split := _COLON.match(text):
         label, value = split["label"].strip(), split["value"].strip()
-        if value.startswith("//"):  # a web address
+        if len(label) > _MAX_LABEL or value.startswith("//"):  # a sentence, or a web address
             return
         if value:
             yield Candidate(label, value, 1.0)
-        elif right:
-            yield Candidate(label, right.lstrip(":\uff1a "), 0.98)
+        elif right_text:
+            yield Candidate(label, right_text, 0.98)
         elif below:
             yield Candidate(label, below, 0.9)
         return
-    if len(text) <= _MAX_LABEL:
-        if right:
-            colon = right.startswith(":")
-            value = right.lstrip(":\uff1a ")
-            if value:
-                yield Candidate(text, value, 0.98 if colon else 0.9 if re.search(r"\d", right) else 0.88)
-        if below and not right.startswith(":"):
+    if _may_be_label(text):
+        if right_text:
+            sure = right.startswith(tuple(_COLONS)) or (alone and re.search(r"\d", right))
+            yield Candidate(text, right_text, 0.95 if sure else 0.88)
+        if below:
             yield Candidate(text, below, 0.85)
     words = text.split()
     for count in range(1, min(4, len(words))):  # `GST No 00123`: a label without its colon
         label, value = " ".join(words[:count]), " ".join(words[count:])
         if re.search(r"\d", value) and not re.search(r"\d", label):
             yield Candidate(label, value.lstrip("#.:- "), 0.87)
+
+
+def _may_be_label(text: str) -> bool:
+    letters = sum(map(str.isalpha, text))
+    return 2 * letters >= len(text.replace(" ", "")) and len(text) <= _MAX_LABEL and text[-1] != ","
 
 
 def _below(piece: Piece, rows: Rows) -> str:
@@ -242,18 +259,17 @@ def _typed(found: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _number(text: str) -> float | None:
-    """Read the first number of a text, whichever mark it uses for decimals."""
+    """Read the first number of a text, whichever mark it has for decimals."""
     match = _NUMBER.search(text)
     if match is None:
         return None
-    digits = re.sub(r"[^\d,.]", "", match.group()).strip(",.")
-    decimal = re.search(r"[.,](\d{1,2})$", digits) or re.search(r"^\d+\.(\d+)$", digits)
-    whole = re.sub(r"\D", "", digits[: decimal.start() if decimal and decimal.re.pattern[0] == "[" else None])
-    if decimal:
-        whole = re.sub(r"\D", "", digits[: decimal.start(1)])
-        value = float(f"{whole or 0}.{decimal.group(1)}")
-    else:
-        value = float(whole)
+    digits = re.sub(r"[^\d,.]", "", match.group())
+    mark = max(digits.rfind(","), digits.rfind("."))
+    tail = digits[mark + 1 :]
+    # `1,234` counts thousands and `1.234` does not; a mark that comes twice always does.
+    if mark < 0 or digits.count(digits[mark]) > 1 or (digits[mark] == "," and len(tail) == 3):
+        mark, tail = len(digits), "0"
+    value = float(re.sub(r"\D", "", digits[:mark]) + "." + tail)
     return -value if match.group()[0] in "-(" else value
 
 
@@ -267,7 +283,8 @@ def _by_looks(words: frozenset[str], rows: Rows) -> str:
     if "telephone" in words:
         return next((match.group() for line in lines if (match := _PHONE.search(line))), "")
     if "company" in words:
-        return next((line for line in lines if sum(map(str.isalpha, line)) > 3), "")
+        heading = next((line for line in lines if sum(map(str.isalpha, line)) > 3), "")
+        return _REGISTRATION.sub("", heading)
     if "address" in words:
         return _address(lines)
     return ""
@@ -277,7 +294,7 @@ def _address(lines: Sequence[str]) -> str:
     """The first run of lines with a comma or digits, below the letter head's first line."""
     taken: list[str] = []
     for line in lines[1:12]:
-        if _NOT_ADDRESS.search(line):
+        if any(pattern.search(line) for pattern in (_NOT_ADDRESS, _DATE, _PHONE)):
             if taken:
                 break
         elif taken or re.search(r"\d|,", line):
@@ -289,17 +306,10 @@ def _total(rows: Rows) -> str:
     """The amount on the row that says total the most plainly; the last of equals."""
     best, best_rank = "", 0
     for row in rows:
-        line = " ".join(piece.text for piece in row).casefold()
+        line = " ".join(piece.text for piece in row)
         amounts = _MONEY.findall(line)
-        if not amounts or not re.search(r"tota[l1i]|amount due|balance due|amt payable|合计|总计", line):
-            continue
-        rank = 2
-        if re.search(
-            r"sub\s?-?tota|tax|gst\b(?!.*incl)|saving|discount|qty|quantity|item|exclu|change", line
-        ):
-            rank = 1
-        if re.search(r"grand|due|payable|incl|net|round", line):
-            rank += 1
-        if rank >= best_rank:
-            best, best_rank = amounts[-1], rank
+        if amounts and _TOTAL.search(line):
+            rank = (1 if _PARTIAL_TOTAL.search(line) else 2) + bool(_FINAL_TOTAL.search(line))
+            if rank >= best_rank:
+                best, best_rank = amounts[-1], rank
     return best

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_PIXELS = 100_000_000
-PAGE_PIXELS = (
-    4_000_000  # what a decoded page is shrunk to: A4 at 200 dpi, where body text is still over 20 px high
-)
+PAGE_PIXELS = 4_000_000  # a decoded page is shrunk to these: A4 at 200 dpi, where body text is over 20 high
+PAGE_SIDE = 16_000
 
 # Two big pages decoding at once would need a gigabyte that neither needs a moment later.
 _BIG_PIXELS = 16_000_000
@@ -46,7 +45,7 @@ def decode(data: bytes) -> NDArray[np.uint8]:
     """Decode an image and shrink it to a page.
 
     Returns:
-        BGR pixels, uint8 (height, width, 3), at most PAGE_PIXELS of them.
+        BGR pixels, uint8 (height, width, 3), at most PAGE_PIXELS of them and PAGE_SIDE along a side.
 
     Raises:
         BadImage: as `check_header`, or truncated or corrupt.
@@ -59,9 +58,8 @@ def decode(data: bytes) -> NDArray[np.uint8]:
 
 
 def _page(image: Image.Image) -> NDArray[np.uint8]:
-    pixels = image.width * image.height
-    if pixels > PAGE_PIXELS:
-        scale = (PAGE_PIXELS / pixels) ** 0.5
+    scale = min((PAGE_PIXELS / (image.width * image.height)) ** 0.5, PAGE_SIDE / max(image.size))
+    if scale < 1:
         size = (max(1, int(image.width * scale)), max(1, int(image.height * scale)))
-        image = image.resize(size, Image.Resampling.BOX, reducing_gap=1.0)
+        image = image.resize(size, Image.Resampling.BOX)
     return np.ascontiguousarray(np.asarray(image)[:, :, ::-1])

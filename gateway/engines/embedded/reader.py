@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
+from rapidocr import RapidOCR
 
 from gateway.engines.embedded.lines import Box
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DETECT_PIXELS = 1_000_000  # detection's cost grows with this alone
-DETECT_SHORT_SIDE = 500  # small pictures are enlarged for detection: their print is a few pixels high
+DETECT_SHORT_SIDE, DETECT_LONG_SIDE = 500, 2000  # enlarged to one of these: small pictures have small print
 MIN_SCORE = 0.5
+MAX_LINE_RATIO = 100  # width to height; a longer line is squeezed, for recognition's memory grows with it
+_MARGIN = 32
 
 
 class Page:
@@ -36,6 +38,7 @@ class Page:
         quad = self._quads[index]
         width = max(1, int(max(_distance(quad[0], quad[1]), _distance(quad[2], quad[3]))))
         height = max(1, int(max(_distance(quad[0], quad[3]), _distance(quad[1], quad[2]))))
+        width, height = min(width, MAX_LINE_RATIO * height), min(height, MAX_LINE_RATIO * width)
         target = np.array([[0, 0], [width, 0], [width, height], [0, height]], dtype=np.float32)
         cut = cv2.warpPerspective(
             self._pixels,
@@ -53,15 +56,14 @@ class Reader:
     """A loaded detector and recogniser, for one thread at a time."""
 
     def __init__(self) -> None:
-        # rapidocr installs a chatty log handler of its own.
-        from rapidocr import RapidOCR
-
-        logging.getLogger("RapidOCR").setLevel(logging.ERROR)
+        cv2.setNumThreads(1)  # each reader has one core's worth of everything
         self._ocr = RapidOCR(
             params={
                 "Global.log_level": "error",
                 "Global.use_cls": False,
                 "Global.max_side_len": 1_000_000,  # both limits off: detect() scales
+                "Global.use_vertical_padding": False,  # it would square a strip up
+                "Global.min_side_len": 1,
                 "Rec.rec_img_shape": [3, 48, 160],
                 "Det.limit_type": "max",
                 "Det.limit_side_len": 1_000_000,
@@ -75,21 +77,16 @@ class Reader:
 
     def detect(self, pixels: NDArray[np.uint8]) -> Page:
         """Find the text boxes of a page (BGR, uint8 (height, width, 3))."""
-        height, width = pixels.shape[:2]
-        scale = min(
-            (DETECT_PIXELS / (height * width)) ** 0.5,
-            max(1.0, DETECT_SHORT_SIDE / min(height, width)),
-        )
-        size = (max(32, round(width * scale)), max(32, round(height * scale)))
-        interpolation = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
-        scaled = cv2.resize(pixels, size, interpolation=interpolation) if scale != 1 else pixels
-        found: Any = self._ocr(scaled, use_det=True, use_cls=False, use_rec=False)
+        scaled = _scaled(pixels)
+        height, width = scaled.shape[:2]
+        # The detector overlooks text that touches the border of a strip.
+        margin = _MARGIN if min(height, width) < 2 * _MARGIN else 0
+        framed = np.pad(scaled, ((margin, margin), (margin, margin), (0, 0)), mode="edge")
+        found: Any = self._ocr(framed, use_det=True, use_cls=False, use_rec=False)
         if found.boxes is None:
             return Page(pixels, np.zeros((0, 4, 2), dtype=np.float32))
-        quads = np.asarray(found.boxes, dtype=np.float32) * np.array(
-            [width / scaled.shape[1], height / scaled.shape[0]], dtype=np.float32
-        )
-        return Page(pixels, quads)
+        quads = (np.asarray(found.boxes, dtype=np.float32) - margin).clip(0, (width, height))
+        return Page(pixels, (quads * (pixels.shape[1] / width, pixels.shape[0] / height)).astype(np.float32))
 
     def recognise(self, crops: Sequence[NDArray[np.uint8]]) -> list[str]:
         """Read crops of text lines; what is illegible comes back empty."""
@@ -98,6 +95,18 @@ class Reader:
             text.strip() if score >= MIN_SCORE else ""
             for text, score in zip(read.txts, read.scores, strict=True)
         ]
+
+
+def _scaled(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Scale a page for detection: large ones down to DETECT_PIXELS, small ones up."""
+    height, width = pixels.shape[:2]
+    enlarged = min(DETECT_SHORT_SIDE / min(height, width), DETECT_LONG_SIDE / max(height, width))
+    scale = min((DETECT_PIXELS / (height * width)) ** 0.5, max(1.0, enlarged))
+    if scale == 1:
+        return pixels
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    interpolation = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    return np.asarray(cv2.resize(pixels, size, interpolation=interpolation), dtype=np.uint8)
 
 
 def _distance(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:

@@ -21,6 +21,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from gateway import __version__
 from gateway.engines.embedded.answers import GREETING, answer
 from gateway.engines.embedded.replies import DONE, Reply
 from gateway.engines.embedded.requests import parse
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_MODEL_LEN = 131_072
 DRAIN_SECONDS = 60
-VERSION = "0.1.0+embedded"
+VERSION = f"{__version__}+embedded"
 
 _SANE_ID = re.compile(r"[\w.:-]{1,128}")
 _log = logging.getLogger("gateway.engines.embedded")
@@ -79,7 +80,7 @@ class EmbeddedEngine:
         """Build the ASGI application; the models load while it already listens."""
         return Starlette(
             routes=[
-                Route("/v1/chat/completions", self._chat_endpoint(), methods=["POST"]),
+                Route("/v1/chat/completions", _Raw(self._chat), methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/health", self._health),
                 Route("/version", self._version),
@@ -132,24 +133,20 @@ class EmbeddedEngine:
         )
         return Response(metrics_page(counts, self._model), media_type="text/plain; version=0.0.4")
 
-    def _chat_endpoint(self) -> Any:
-        # Starlette takes bound methods for request handlers; disconnects need the raw ASGI call.
-        async def chat(scope: Scope, receive: Receive, send: Send) -> None:
-            body = await _read_body(receive)
-            if body is None:
-                return
-            answering = asyncio.create_task(self._answer(body, _request_id(scope), send))
-            leaving = asyncio.create_task(_client_left(receive))
-            try:
-                await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (answering, leaving):
-                    task.cancel()
-                await asyncio.wait((answering, leaving))
-            if not answering.cancelled():
-                answering.result()
-
-        return _Raw(chat)
+    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _read_body(receive)
+        if body is None:
+            return
+        answering = asyncio.create_task(self._answer(body, _request_id(scope), send))
+        leaving = asyncio.create_task(_client_left(receive))
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            answering.cancel()
+            leaving.cancel()
+            await asyncio.wait((answering, leaving))
+        if not answering.cancelled():
+            answering.result()
 
     async def _answer(self, body: bytes | GatewayError, request_id: str, send: Send) -> None:
         try:
@@ -211,7 +208,7 @@ class EmbeddedEngine:
 
 
 class _Raw:
-    """An ASGI callable that Starlette's router does not take for a request handler."""
+    """An ASGI call that Starlette's router does not take for a request handler: disconnects need it raw."""
 
     def __init__(self, call: Callable[[Scope, Receive, Send], Any]) -> None:
         self._call = call

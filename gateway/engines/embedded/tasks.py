@@ -15,6 +15,11 @@ _RULES = SortRules(routes=("text", "key-value", "table"), default="text")
 
 
 def task_of(facts: SortFacts) -> Task:
-    """Return what a request asks for; text where its words and structure do not tell."""
+    """Return what a request asks for; text where its words and structure do not tell.
+
+    Unlike its route, the form of an answer is bound by a demand for JSON, whatever the prompt says.
+    """
+    if facts.schema is not None or facts.wants_json:
+        return "key-value"
     decision = sort(facts, _RULES)
     return "text" if decision is None else cast("Task", decision.route)

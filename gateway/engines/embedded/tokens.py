@@ -28,19 +28,26 @@ class TokenBudget:
 
     Attributes:
         used: tokens let through.
-        exhausted: something had to be cut off.
     """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = math.inf if limit is None else limit
         self.used = 0
-        self.exhausted = False
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the limit is reached.
+
+        As in vLLM, an answer exactly that long counts as cut: its end would be one token more.
+        """
+        return self.used >= self._limit
 
     def take(self, text: str) -> str:
         """Return as much of `text` as the budget still allows."""
+        end = len(text) if not self.exhausted else 0
         for token in _TOKEN.finditer(text):
-            if self.used >= self._limit:
-                self.exhausted = True
-                return text[: token.start()].rstrip()
+            if self.exhausted:
+                return text[:end]
             self.used += 1
+            end = token.end()
         return text

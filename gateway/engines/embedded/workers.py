@@ -60,31 +60,27 @@ class Workers(Generic[R]):
         finally:
             self.waiting -= 1
         stop = threading.Event()
-        pieces: asyncio.Queue[str | Exception | None] = asyncio.Queue()
+        pieces: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def work() -> None:
-            ending: Exception | None = None
-            try:
-                for piece in job(reader, stop.is_set):
-                    loop.call_soon_threadsafe(pieces.put_nowait, piece)
-                    if stop.is_set():
-                        break
-            except Exception as error:
-                ending = error
-            loop.call_soon_threadsafe(pieces.put_nowait, ending)
+            for piece in job(reader, stop.is_set):
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+                if stop.is_set():
+                    break
 
-        def release(_: object) -> None:
+        def ended(future: asyncio.Future[None]) -> None:
             self._stops.discard(stop)
             self._idle.put_nowait(reader)
             self.running -= 1
+            pieces.put_nowait(None if future.cancelled() else future.exception())
 
         self._stops.add(stop)
         self.running += 1
-        loop.run_in_executor(self._threads, work).add_done_callback(release)
+        loop.run_in_executor(self._threads, work).add_done_callback(ended)
         try:
             while (piece := await pieces.get()) is not None:
-                if isinstance(piece, Exception):
+                if isinstance(piece, BaseException):
                     raise piece
                 yield piece
         finally:

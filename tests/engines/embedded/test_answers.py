@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from PIL import Image
+
+from gateway.engines.embedded.answers import answer
+from gateway.engines.embedded.requests import parse
+from gateway.errors import BadImage
+from tests.engines.embedded.rendering import FakePage, FakeReader, chat, draw, encoded, receipt
+
+if TYPE_CHECKING:
+    from gateway.engines.embedded.reader import Reader
+
+BLANK = encoded(Image.new("RGB", (400, 300), "white"))
+
+
+def pieces(reader: object, *images: bytes, prompt: str = "Text Recognition:", **fields: Any) -> list[str]:
+    request = parse(chat(*images, prompt=prompt, **fields), "glm-ocr")
+    return list(answer(cast("Reader", reader), request, lambda: False))
+
+
+def test_text_comes_line_by_line_after_the_opening() -> None:
+    assert pieces(FakeReader(), BLANK) == ["", "one", "\ntwo"]
+
+
+def test_illegible_lines_are_left_out() -> None:
+    assert pieces(FakeReader(["", "two", ""]), BLANK) == ["", "two"]
+
+
+def test_images_are_joined_by_a_blank_line() -> None:
+    assert "".join(pieces(FakeReader(), BLANK, BLANK)) == "one\ntwo\n\none\ntwo"
+
+
+def test_blank_images_leave_no_gap() -> None:
+    class Second(FakeReader):
+        def detect(self, pixels: object) -> FakePage:
+            page = super().detect(pixels)
+            return page if self.detected == 2 else FakePage([])
+
+    assert "".join(pieces(Second(), BLANK, BLANK, BLANK)) == "one\ntwo"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ("Text Recognition:", ""),
+        ("Table Recognition:", ""),
+        ('{"a": ""}', '{"a": ""}'),
+    ],
+)
+def test_a_blank_image(prompt: str, text: str) -> None:
+    assert "".join(pieces(FakeReader([]), BLANK, prompt=prompt)) == text
+
+
+def test_a_table_is_html_row_by_row() -> None:
+    found = pieces(FakeReader(["A", "", "B"]), BLANK, prompt="Table Recognition:")
+    assert found == ["", "<table><tr><td>A</td></tr>", "<tr><td>B</td></tr>", "</table>"]
+
+
+def test_a_table_is_markdown_where_asked_for() -> None:
+    request = parse(chat(BLANK, prompt="Table Recognition:"), "glm-ocr")
+    object.__setattr__(request, "prompt", "the table as Markdown")
+    found = list(answer(cast("Reader", FakeReader(["A", "B"])), request, lambda: False))
+    assert "".join(found) == "| A |\n| --- |\n| B |"
+
+
+def test_key_value_is_one_json_object() -> None:
+    reader = FakeReader(["Name: Ada", "Age: 36"])
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}, "name": {"type": "string"}}}
+    found = pieces(
+        reader, BLANK, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    )
+    assert json.loads("".join(found)) == {"age": 36, "name": "Ada"}
+    free = pieces(reader, BLANK, prompt="x", response_format={"type": "json_object"})
+    assert json.loads("".join(free)) == {"Name": "Ada", "Age": "36"}
+
+
+def test_several_images_give_one_object() -> None:
+    found = pieces(FakeReader(["Name: Ada"]), BLANK, BLANK, prompt='{"name": ""}')
+    assert json.loads("".join(found)) == {"name": "Ada"}
+
+
+@pytest.mark.parametrize("prompt", ["Text Recognition:", "Table Recognition:", '{"a": ""}'])
+def test_a_stopped_answer_reads_no_further(prompt: str) -> None:
+    reader = FakeReader(["one", "two", "three"])
+    request = parse(chat(BLANK, BLANK, prompt=prompt), "glm-ocr")
+    list(answer(cast("Reader", reader), request, lambda: reader.read >= 1))
+    assert (reader.detected, reader.read) == (1, 1)
+    before = FakeReader()
+    list(answer(cast("Reader", before), request, lambda: True))
+    assert (before.detected, before.read) == (0, 0)
+
+
+def test_a_truncated_image_is_refused_before_the_opening() -> None:
+    data = encoded(Image.effect_noise((200, 200), 50), "JPEG")
+    for images in ([data[:4000]], [BLANK, data[:4000]]):
+        with pytest.raises(BadImage):
+            pieces(FakeReader(), *images)
+
+
+def test_a_real_receipt(reader: Reader) -> None:
+    text = "".join(pieces(reader, receipt()))
+    assert text.startswith("CORNER BAKERY\n")
+    assert text.endswith("Total 8.25")
+    found = pieces(reader, receipt(), prompt='{"company": "", "date": "", "total": "number"}')
+    assert json.loads("".join(found)) == {"company": "CORNER BAKERY", "date": "2024-05-17", "total": 8.25}
+
+
+def test_a_real_table(reader: Reader) -> None:
+    cells = [["Item", "Count", "Price"], ["Bolt", "12", "3.50"], ["Screw", "40", "1.25"]]
+    placed = [(60 + 220 * c, 50 + 70 * r, text) for r, row in enumerate(cells) for c, text in enumerate(row)]
+    found = pieces(reader, encoded(draw((700, 280), placed)), prompt="Table Recognition:")
+    rows = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in cells)
+    assert "".join(found) == f"<table>{rows}</table>"
+
+
+def test_two_real_columns_are_read_one_after_the_other(reader: Reader) -> None:
+    left = [f"left column line number {n}" for n in range(1, 6)]
+    right = [f"right column line number {n}" for n in range(1, 6)]
+    placed = [(30, 40 + 45 * n, text) for n, text in enumerate(left)]
+    placed += [(480, 40 + 45 * n, text) for n, text in enumerate(right)]
+    text = "".join(pieces(reader, encoded(draw((900, 320), placed))))
+    assert text.splitlines() == [*left, *right]
