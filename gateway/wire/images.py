@@ -82,24 +82,15 @@ def inspect(data: bytes, *, max_pixels: int) -> ImageInfo:
     """
     if not data:
         raise BadImage("the image is empty (0 bytes)")
-    # Opening a WebP file already allocates its canvas, so its size is read first.
-    if size := _webp_size(data):
-        _check_size(*size, max_pixels)
-    image = open_image(data)
-    width, height = image.size
-    _check_size(width, height, max_pixels)
+    image = open_image(data, max_pixels=max_pixels)
+    _check_sides(*image.size)
     kind = image.format or ""
     if kind == "TIFF" and _has_second_frame(image):
         raise BadImage("the TIFF has several pages; send one page per image part", code="multi_page_image")
-    return ImageInfo(kind, width, height, _ends_properly(data, kind))
+    return ImageInfo(kind, *image.size, complete=_ends_properly(data, kind))
 
 
-def _check_size(width: int, height: int, max_pixels: int) -> None:
-    if width * height > max_pixels:
-        raise BadImage(
-            f"the image has {width} x {height} pixels; at most {max_pixels:,} in all are accepted",
-            code="image_too_large",
-        )
+def _check_sides(width: int, height: int) -> None:
     if min(width, height) < MIN_SIDE_PIXELS:
         raise BadImage(
             f"the image is {width} x {height} pixels; each side needs at least {MIN_SIDE_PIXELS}",
@@ -110,22 +101,6 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
             f"the image is {width} x {height} pixels; one side may be at most {MAX_ASPECT} times the other",
             code="image_too_narrow",
         )
-
-
-def _webp_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height by a WebP file's first chunk (RFC 9649); None where the file is something else."""
-    if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
-        return None
-    head = data[20:30].ljust(10, b"\0")
-    match data[12:16]:
-        case b"VP8X":
-            return 1 + int.from_bytes(head[4:7], "little"), 1 + int.from_bytes(head[7:10], "little")
-        case b"VP8L":
-            bits = int.from_bytes(head[1:5], "little")
-            return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-        case b"VP8 ":
-            return int.from_bytes(head[6:8], "little") & 0x3FFF, int.from_bytes(head[8:10], "little") & 0x3FFF
-    return None
 
 
 def _decode_mended(payload: bytes) -> bytes:

@@ -19,19 +19,23 @@ Image.MAX_IMAGE_PIXELS = None
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP")
 
 
-def open_image(data: bytes) -> Image.Image:
+def open_image(data: bytes, *, max_pixels: int | None = None) -> Image.Image:
     """Read an image's header; no pixel is decoded.
 
     Raises:
-        BadImage: the bytes are none of FORMATS.
+        BadImage: the bytes are none of FORMATS, or hold more than `max_pixels`.
     """
+    # Opening a WebP file already allocates its canvas, so its size is read first.
+    _check_pixels(_webp_size(data), max_pixels)
     try:
-        return Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
     # A malformed header surfaces as whatever the format's parser tripped over.
     except Exception as error:
         raise BadImage(
             f"the image bytes are not a readable {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file"
         ) from error
+    _check_pixels(image.size, max_pixels)
+    return image
 
 
 def decode_rgb(data: bytes) -> Image.Image:
@@ -53,7 +57,7 @@ def thumbnail(data: bytes, side: int) -> NDArray[np.uint8]:
         BadImage: unknown format, or truncated or corrupt pixel data.
     """
     image = open_image(data)
-    # JPEG decodes straight to a fraction of its size; 0.78 * side is what libjpeg rounds up to 1/8 of A4 scans.
+    # JPEG decodes straight to a fraction of its size: asked for less than the side, it gives 1/8 of a scan.
     image.draft("L", (int(side * 0.78), side))
     image = _decoded(image)
     if max(image.size) > 3 * side and image.mode not in ("1", "P"):
@@ -81,3 +85,28 @@ def _rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image).convert("RGB")
     return image.convert("RGB")
+
+
+def _check_pixels(size: tuple[int, int], max_pixels: int | None) -> None:
+    width, height = size
+    if max_pixels is not None and width * height > max_pixels:
+        raise BadImage(
+            f"the image has {width} x {height} pixels; at most {max_pixels:,} in all are accepted",
+            code="image_too_large",
+        )
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Width and height by a WebP file's first chunk (RFC 9649); 0 and 0 where it is something else."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
+        return 0, 0
+    head = data[20:30].ljust(10, b"\0")
+    match data[12:16]:
+        case b"VP8X":
+            return 1 + int.from_bytes(head[4:7], "little"), 1 + int.from_bytes(head[7:10], "little")
+        case b"VP8L":
+            bits = int.from_bytes(head[1:5], "little")
+            return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+        case b"VP8 ":
+            return int.from_bytes(head[6:8], "little") & 0x3FFF, int.from_bytes(head[8:10], "little") & 0x3FFF
+    return 0, 0

@@ -198,3 +198,31 @@ def test_the_first_frame_counts():
     data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
 
     assert thumbnail(data, 60)[20, 55] > 235
+
+
+UPRIGHT = Image.Exif()
+UPRIGHT[0x0112] = 1
+
+
+@pytest.mark.parametrize("options", [{}, {"lossless": True}, {"exif": UPRIGHT}], ids=["VP8", "VP8L", "VP8X"])
+def test_a_webp_bomb_is_refused_before_its_canvas_is_allocated(options, monkeypatch):
+    data = encoded(half_black(300, 200), "WEBP", **options)
+    assert open_image(data, max_pixels=60_000).width == 300
+    monkeypatch.setattr("gateway.wire.pixels.Image.open", None)
+    with pytest.raises(BadImage, match="300 x 200 pixels"):
+        open_image(data, max_pixels=59_999)
+
+
+def test_an_unknown_kind_of_webp_is_left_to_the_decoder():
+    data = bytearray(encoded(half_black(), "WEBP"))
+    data[12:16] = b"VP99"
+    with pytest.raises(BadImage, match="not a readable"):
+        open_image(bytes(data), max_pixels=10**6)
+
+
+def test_pixels_are_counted_before_any_is_decoded():
+    data = encoded(half_black(300, 200))
+    assert open_image(data, max_pixels=60_000).size == (300, 200)
+    with pytest.raises(BadImage, match="300 x 200 pixels") as refused:
+        open_image(data, max_pixels=59_999)
+    assert refused.value.code == "image_too_large"

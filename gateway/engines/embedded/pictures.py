@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from gateway.errors import BadImage
 from gateway.wire.pixels import decode_rgb, open_image
 
 if TYPE_CHECKING:
@@ -32,13 +31,7 @@ def check_header(data: bytes) -> tuple[int, int]:
     Raises:
         BadImage: no readable image, or more than MAX_PIXELS.
     """
-    width, height = open_image(data).size
-    if width * height > MAX_PIXELS:
-        raise BadImage(
-            f"the image has {width} x {height} pixels; at most {MAX_PIXELS:,} are read",
-            code="image_too_large",
-        )
-    return width, height
+    return open_image(data, max_pixels=MAX_PIXELS).size
 
 
 def decode(data: bytes) -> NDArray[np.uint8]:
