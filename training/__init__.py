@@ -1,0 +1,1 @@
+"""What the shipped models were made with; nothing here runs in the gateway."""

@@ -1,0 +1,1 @@
+"""Synthetic documents, and the training of the layout classifier on them."""

@@ -1,8 +1,9 @@
-"""Parts of a page: paragraphs, lists of fields, tables, bars. Each is planned first, so that its size is known."""
+"""Parts of a page: paragraphs, lists of fields, tables, bars; tables are measured before they are drawn."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw
@@ -27,7 +28,9 @@ class Sheet:
         self.right = 0.0
         self.bottom = 0.0
 
-    def text(self, x: float, y: float, text: str, style: Style, *, bold: bool = False, ink: int | None = None) -> float:
+    def text(
+        self, x: float, y: float, text: str, style: Style, *, bold: bool = False, ink: int | None = None
+    ) -> float:
         """Draw one line with its top at y; returns its width."""
         face = style.font(bold)
         # By the baseline: faces differ much in where they put the top of a line.
@@ -37,7 +40,9 @@ class Sheet:
         self.used(x + width, y + style.size * 1.3)
         return width
 
-    def rule(self, x0: float, y0: float, x1: float, y1: float, width: int = 1, ink: int | None = None) -> None:
+    def rule(
+        self, x0: float, y0: float, x1: float, y1: float, width: int = 1, ink: int | None = None
+    ) -> None:
         """Draw a straight line."""
         self.draw.line((x0, y0, x1, y1), fill=self.ink if ink is None else ink, width=max(1, width))
         self.used(max(x0, x1), max(y0, y1))
@@ -87,13 +92,29 @@ class Style:
 
 def style(rng: Random, size: int, script: str | None = None, manner: str | None = None) -> Style:
     """A random face for a script (mostly Latin) and manner (serif, sans, mono, hand)."""
-    name = script or rng.choices(
-        ["latin", "han", "japanese", "korean", "arabic", "hebrew", "devanagari", "cyrillic", "greek", "thai"],
-        [66, 8, 5, 5, 3, 3, 3, 4, 1, 1],
-    )[0]
+    name = (
+        script
+        or rng.choices(
+            [
+                "latin",
+                "han",
+                "japanese",
+                "korean",
+                "arabic",
+                "hebrew",
+                "devanagari",
+                "cyrillic",
+                "greek",
+                "thai",
+            ],
+            [66, 8, 5, 5, 3, 3, 3, 4, 1, 1],
+        )[0]
+    )
     if name == "latin":
         manner = manner or rng.choices(["serif", "sans", "mono", "hand"], [42, 50, 5, 3])[0]
-        faces = rng.choice({"serif": fonts.SERIF, "sans": fonts.SANS, "mono": fonts.MONO, "hand": fonts.HAND}[manner])
+        faces = rng.choice(
+            {"serif": fonts.SERIF, "sans": fonts.SANS, "mono": fonts.MONO, "hand": fonts.HAND}[manner]
+        )
     else:
         faces = rng.choice(fonts.BY_SCRIPT[name])
     fade = rng.choice([0, 0, 0, 20, 50, 90, 120])
@@ -131,7 +152,9 @@ def paragraph(
 ) -> float:
     """Running text of about so many lines; returns the y below it."""
     per_line = max(2.0, width / (look.size * (2.9 if look.script.spaced else 2.4)))
-    broken = wrap(look.script.words(rng, max(2, int(per_line * lines * 1.1) + 1)), look, width, indent)[:lines]
+    broken = wrap(look.script.words(rng, max(2, int(per_line * lines * 1.1) + 1)), look, width, indent)[
+        :lines
+    ]
     rtl = look.script.name in ("arabic", "hebrew")
     if rtl and align == "left":
         align = "right"
@@ -242,7 +265,14 @@ class Table:
         for first, last, text in self.spans:
             a, b = edges[first], edges[last]
             width = self.look.width(text, self.bold_head)
-            sheet.text((a + b - width) / 2, y + self.pad / 2, text, self.look, bold=self.bold_head, ink=self._head_ink(sheet))
+            sheet.text(
+                (a + b - width) / 2,
+                y + self.pad / 2,
+                text,
+                self.look,
+                bold=self.bold_head,
+                ink=self._head_ink(sheet),
+            )
             if self.rules in ("booktabs", "horizontal"):
                 sheet.rule(a + self.pad, y + height - 1, b - self.pad, y + height - 1, 1, self.line_ink)
         return y + height
@@ -252,7 +282,9 @@ class Table:
             return None
         return 255 - sheet.ink if abs(self.head_fill - sheet.ink) < 128 else sheet.ink
 
-    def _draw_row(self, sheet: Sheet, edges: list[float], y: float, height: float, row: list[list[str]], i: int) -> None:
+    def _draw_row(
+        self, sheet: Sheet, edges: list[float], y: float, height: float, row: list[list[str]], i: int
+    ) -> None:
         is_head = i < self.head
         if is_head and self.head_fill is not None:
             sheet.fill(edges[0], y, edges[-1], y + height, self.head_fill)
@@ -270,7 +302,15 @@ class Table:
                 at += self.look.step
 
     def _draw_rules(
-        self, sheet: Sheet, edges: list[float], rows: list[float], top: float, grid: float, right: float, bottom: float, rng: Random
+        self,
+        sheet: Sheet,
+        edges: list[float],
+        rows: list[float],
+        top: float,
+        grid: float,
+        right: float,
+        bottom: float,
+        rng: Random,
     ) -> None:
         left, ink, kind = edges[0], self.line_ink, self.rules
         after_head = rows[min(self.head, len(rows) - 1)]
@@ -297,12 +337,19 @@ class Table:
                 sheet.rule(x, top, x, bottom, self.thick, ink)
         if kind == "dashes":
             for y in (after_head, bottom):
-                sheet.text(left, y - self.look.size * 0.7, "-" * int((right - left) / max(1, self.look.width("-"))), self.look)
+                sheet.text(
+                    left,
+                    y - self.look.size * 0.7,
+                    "-" * int((right - left) / max(1, self.look.width("-"))),
+                    self.look,
+                )
 
     def _full(self, sheet: Sheet, edges: list[float], rows: list[float], top: float, rng: Random) -> None:
         merged = self.middle and rng.random() < 0.25
         for k, y in enumerate([top, *rows]):
-            start = edges[1] if merged and self.head < k - 1 < len(rows) - 1 and rng.random() < 0.5 else edges[0]
+            start = (
+                edges[1] if merged and self.head < k - 1 < len(rows) - 1 and rng.random() < 0.5 else edges[0]
+            )
             sheet.rule(start, y, edges[-1], y, self.thick, self.line_ink)
         for j, x in enumerate(edges):
             inner_top = top if not self.spans or j in (0, len(edges) - 1) else rows[0]
@@ -349,7 +396,7 @@ def table(
     """Plan a random table; `room` is the width that it should fill, `plain` the modest grid of a bill."""
     columns = columns or rng.choices(range(2, 12), [6, 10, 12, 11, 8, 6, 4, 3, 2, 1])[0]
     rows = rows or rng.choices([2, 3, 4, 5, 6, 8, 10, 14, 20, 28], [4, 6, 8, 9, 9, 9, 8, 7, 5, 3])[0]
-    wordy = not plain and rng.random() < 0.16
+    wordy = not plain and rng.random() < 0.2
     kinds = _column_kinds(rng, columns, wordy)
     pad = look.size * rng.choice([0.2, 0.4, 0.6, 1.0, 1.5])
     head = 0 if not headed else 1
@@ -365,7 +412,12 @@ def table(
     limit = look.size * rng.uniform(9, 20) if wordy else look.size * rng.uniform(10, 26)
     cells = [[[t] if look.width(t) < limit else _fold(t, look, limit) for t in row] for row in texts]
     widths = [
-        max(look.width(line, True) for row_index, row in enumerate(cells) for line in row[j] or [""] if row_index not in groups or j)
+        max(
+            look.width(line, True)
+            for row_index, row in enumerate(cells)
+            for line in row[j] or [""]
+            if row_index not in groups or j
+        )
         + 2 * pad
         for j in range(columns)
     ]
@@ -378,10 +430,13 @@ def table(
         widths = [w + extra for w in widths]
     row_pad = look.size * rng.choice([0.0, 0.1, 0.3, 0.6, 1.0])
     heights = [max(1, *(len(lines) for lines in row)) * look.step + row_pad for row in cells]
-    rules = rules or rng.choices(
-        ["full", "booktabs", "horizontal", "none", "head", "outer", "vertical", "open", "dashes"],
-        [30, 22, 10, 12, 9, 4, 6, 5, 2],
-    )[0]
+    rules = (
+        rules
+        or rng.choices(
+            ["full", "booktabs", "horizontal", "none", "head", "outer", "vertical", "open", "dashes"],
+            [30, 22, 10, 12, 9, 4, 6, 5, 2],
+        )[0]
+    )
     result = Table(look, cells, widths, heights, _aligns(rng, kinds), rules, head, pad, groups=groups)
     _decorate(rng, result, columns, plain)
     return result
@@ -391,7 +446,10 @@ def _column_kinds(rng: Random, columns: int, wordy: bool) -> list[str]:
     names, weights = list(COLUMN_KINDS), list(COLUMN_KINDS.values())
     if rng.random() < 0.5:
         common = rng.choices(names[:-1], weights[:-1])[0]
-        kinds = [common if rng.random() < 0.85 else rng.choices(names[:-1], weights[:-1])[0] for _ in range(columns)]
+        kinds = [
+            common if rng.random() < 0.85 else rng.choices(names[:-1], weights[:-1])[0]
+            for _ in range(columns)
+        ]
     else:
         kinds = rng.choices(names[:-1], weights[:-1], k=columns)
     if rng.random() < 0.75:
@@ -466,7 +524,9 @@ class Fields:
         return getattr(self, "_" + self.manner)(sheet, x, y, width)
 
     def _value(self, sheet: Sheet, x: float, y: float, text: str) -> None:
-        sheet.text(x, y - (self.hand.size - self.look.size) / 2 if self.hand else y, text, self.hand or self.look)
+        sheet.text(
+            x, y - (self.hand.size - self.look.size) / 2 if self.hand else y, text, self.hand or self.look
+        )
 
     def _inline(self, sheet: Sheet, x: float, y: float, width: float) -> float:
         """Label: value."""
@@ -502,7 +562,9 @@ class Fields:
             self._value(sheet, x + max(a + self.look.size, width - b), y, text)
             room = width - a - b - 2 * self.look.size
             if dots and room > 0:
-                sheet.text(x + a + self.look.size, y, "." * int(room / max(1, self.look.width("."))), self.look)
+                sheet.text(
+                    x + a + self.look.size, y, "." * int(room / max(1, self.look.width("."))), self.look
+                )
             if ruled:
                 sheet.rule(x, y + self.step - 2, x + width, y + self.step - 2, 1, 128)
             y += self.step
@@ -549,7 +611,7 @@ class Fields:
                 cuts = [k / across for k in range(1, across)]
             edges = [x, *(x + width * cut for cut in cuts), x + width]
             tall = height * self.rng.choice([1, 1, 1, 1, 2, 3])
-            for a, b in zip(edges, edges[1:], strict=False):
+            for a, b in pairwise(edges):
                 sheet.draw.rectangle((a, y, b, y + tall), outline=sheet.ink, width=thick)
                 if not pairs:
                     continue
@@ -559,7 +621,9 @@ class Fields:
         sheet.used(x + width, y)
         return y
 
-    def _boxed(self, sheet: Sheet, a: float, b: float, y: float, label: str, text: str, small: Style, tall: float) -> None:
+    def _boxed(
+        self, sheet: Sheet, a: float, b: float, y: float, label: str, text: str, small: Style, tall: float
+    ) -> None:
         while label and small.width(label) > b - a - 6:
             label = label[:-1]
         sheet.text(a + 3, y + 1, label, small, bold=self.bold)
@@ -615,9 +679,12 @@ def fields(
 ) -> Fields:
     """Random label and value pairs."""
     pairs = [
-        (look.script.label(rng), words.money(rng) if amounts else words.value(rng, look.script)) for _ in range(count)
+        (look.script.label(rng), words.money(rng) if amounts else words.value(rng, look.script))
+        for _ in range(count)
     ]
     written = rng.random() < 0.12 if hand is None else hand
-    other = style(rng, round(look.size * rng.uniform(1.0, 1.5)), "latin", rng.choice(["hand", "hand", "mono"]))
+    other = style(
+        rng, round(look.size * rng.uniform(1.0, 1.5)), "latin", rng.choice(["hand", "hand", "mono"])
+    )
     pen = other if written and look.script.name == "latin" else None
     return Fields(look, pairs, manner or rng.choice(MANNERS), rng, pen, rng.random() < 0.4)

@@ -47,8 +47,14 @@ def _clip(pixels: np.ndarray) -> Image.Image:
 
 def _cut(rng: Random, page: Image.Image) -> Image.Image:
     width, height = page.size
-    left, right = width * rng.choice([0, 0, rng.uniform(0, 0.08)]), width * rng.choice([1, 1, rng.uniform(0.92, 1)])
-    top, bottom = height * rng.choice([0, rng.uniform(0, 0.35)]), height * rng.choice([1, rng.uniform(0.7, 1)])
+    left, right = (
+        width * rng.choice([0, 0, rng.uniform(0, 0.08)]),
+        width * rng.choice([1, 1, rng.uniform(0.92, 1)]),
+    )
+    top, bottom = (
+        height * rng.choice([0, rng.uniform(0, 0.35)]),
+        height * rng.choice([1, rng.uniform(0.7, 1)]),
+    )
     return page.crop((int(left), int(top), max(int(right), int(left) + 24), max(int(bottom), int(top) + 24)))
 
 
@@ -78,7 +84,9 @@ def _scan(rng: Random, page: Image.Image) -> Image.Image:
 
 
 def _fax(rng: Random, page: Image.Image) -> Image.Image:
-    pixels = np.asarray(page.rotate(rng.gauss(0, 0.7), Image.Resampling.BILINEAR, fillcolor=255), dtype=np.float32)
+    pixels = np.asarray(
+        page.rotate(rng.gauss(0, 0.7), Image.Resampling.BILINEAR, fillcolor=255), dtype=np.float32
+    )
     pixels = pixels + _noise(rng, page.size, rng.choice([10, 40, 60]))
     return _clip(np.where(pixels > rng.uniform(90, 190), 255.0, 0.0))
 
@@ -106,17 +114,24 @@ def _photo(rng: Random, page: Image.Image) -> Image.Image:
         pixels = pixels * _creases(rng, page.size)
     width, height = page.size
     border = rng.choice([0.0, 0.02, 0.1, 0.3, 0.5])
-    outer = int(width * (1 + border * rng.uniform(0.5, 2))) + 4, int(height * (1 + border * rng.uniform(0.3, 1))) + 4
+    outer = (
+        int(width * (1 + border * rng.uniform(0.5, 2))) + 4,
+        int(height * (1 + border * rng.uniform(0.3, 1))) + 4,
+    )
     x0, y0 = (outer[0] - width) * rng.random(), (outer[1] - height) * rng.random()
     wobble = rng.choice([0, 0.01, 0.03, 0.06])
     corners = []
     for cx, cy in ((x0, y0), (x0 + width, y0), (x0 + width, y0 + height), (x0, y0 + height)):
-        corners.append((cx + width * rng.uniform(-wobble, wobble), cy + height * rng.uniform(-wobble, wobble)))
+        corners.append(
+            (cx + width * rng.uniform(-wobble, wobble), cy + height * rng.uniform(-wobble, wobble))
+        )
     source = [(0, 0), (width, 0), (width, height), (0, height)]
     data = _perspective(corners, source)
     sheet = _clip(pixels)
     warped = sheet.transform(outer, Image.Transform.PERSPECTIVE, data, Image.Resampling.BILINEAR)
-    mask = Image.new("L", page.size, 255).transform(outer, Image.Transform.PERSPECTIVE, data, Image.Resampling.BILINEAR)
+    mask = Image.new("L", page.size, 255).transform(
+        outer, Image.Transform.PERSPECTIVE, data, Image.Resampling.BILINEAR
+    )
     share = np.asarray(mask, dtype=np.float32) / 255
     whole = np.asarray(warped, dtype=np.float32) * share + _ground(rng, outer) * (1 - share)
     whole = whole * _smooth(rng, outer, rng.randint(2, 4), rng.uniform(0.55, 0.9), 1.05)
@@ -134,7 +149,9 @@ def _perspective(target: list[tuple[float, float]], source: list[tuple[float, fl
     for (x, y), (u, v) in zip(target, source, strict=True):
         rows.append([x, y, 1, 0, 0, 0, -u * x, -u * y])
         rows.append([0, 0, 0, x, y, 1, -v * x, -v * y])
-    return list(np.linalg.solve(np.array(rows), np.array([c for point in source for c in point], dtype=float)))
+    return list(
+        np.linalg.solve(np.array(rows), np.array([c for point in source for c in point], dtype=float))
+    )
 
 
 def _creases(rng: Random, size: tuple[int, int]) -> np.ndarray:
@@ -144,7 +161,9 @@ def _creases(rng: Random, size: tuple[int, int]) -> np.ndarray:
         length = size[0] if axis else size[1]
         at = rng.uniform(0.1, 0.9) * length
         ramp = np.arange(length, dtype=np.float32) - at
-        shade = 1 - rng.uniform(0.05, 0.3) * np.exp(-np.abs(ramp) / (length * rng.uniform(0.01, 0.15))) * (ramp > 0)
+        shade = 1 - rng.uniform(0.05, 0.3) * np.exp(-np.abs(ramp) / (length * rng.uniform(0.01, 0.15))) * (
+            ramp > 0
+        )
         field *= shade[None, :] if axis else shade[:, None]
     return field
 
@@ -159,7 +178,9 @@ def _resampled(rng: Random, page: Image.Image) -> Image.Image:
         return page
     factor = want / longest
     size = max(8, round(page.width * factor)), max(8, round(page.height * factor))
-    kind = rng.choice([Image.Resampling.BILINEAR, Image.Resampling.LANCZOS, Image.Resampling.BOX, Image.Resampling.BICUBIC])
+    kind = rng.choice(
+        [Image.Resampling.BILINEAR, Image.Resampling.LANCZOS, Image.Resampling.BOX, Image.Resampling.BICUBIC]
+    )
     return page.resize(size, kind)
 
 

@@ -96,14 +96,18 @@ BY_SCRIPT = {
 
 @lru_cache(maxsize=1)
 def _files() -> dict[str, str]:
-    found = [path for root in ROOTS for path in sorted(root.rglob("*")) if path.suffix in (".ttf", ".otf", ".ttc")]
+    found = [
+        path for root in ROOTS for path in sorted(root.rglob("*")) if path.suffix in (".ttf", ".otf", ".ttc")
+    ]
     return {path.name: str(path) for path in reversed(found)}
 
 
 @lru_cache(maxsize=400)
 def font(name: str, size: int) -> ImageFont.FreeTypeFont:
     """The named face at a size; only scripts that join letters pay for complex layout."""
-    joined = name.startswith(("NotoNaskh", "NotoKufi", "NotoSansArabic", "ae_", "NotoSansDeva", "NotoSerifDeva", "Lohit"))
+    joined = name.startswith(
+        ("NotoNaskh", "NotoKufi", "NotoSansArabic", "ae_", "NotoSansDeva", "NotoSerifDeva", "Lohit")
+    )
     engine = ImageFont.Layout.RAQM if joined else ImageFont.Layout.BASIC
     return ImageFont.truetype(_files()[name], size, layout_engine=engine)
 

@@ -1,4 +1,4 @@
-"""What synthetic documents say: made-up words in several scripts, numbers, and the labels of business papers."""
+"""What synthetic documents say: made-up words in several scripts, numbers, labels of business papers."""
 
 from __future__ import annotations
 
@@ -8,39 +8,62 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from random import Random
 
-COMMON = """the of and to in is that for it as was with be by on not he his but at are this have from or had an they which
-one you were all her she there would their we him been has when who will no more if out so up said what its about than into
-them can only other time new some could these two may first then do any like my now over such our man me even most made
-after also did many off before must well back through years where much your way down should because long each just state
-those people too mr how little good world make very year still see own work men day get here old life both between being
-under three never know same last another while us might great go come since against right came take used himself few house
-use during without again place american around however home small found mrs thought went say part once general high upon
-school every""".split()
 
-SYLLABLES = """ba be bi bo ca ce co cu da de di do er es en el fa fe fi fo ga ge gi go ha he in is it la le li lo ma me mi mo mu
-na ne ni no or on pa pe po pra pro qua ra re ri ro sa se si so sta ste str ta te ti to tra tur un ur va ve vi vo xi za""".split()
+def _items(text: str) -> list[str]:
+    """The parts of a text between bars; its line breaks do not count."""
+    return text.replace("\n", "").split("|")
 
-LABELS = """Name|Date|Address|City|State|Zip code|Phone|Fax|E-mail|Invoice no.|Invoice date|Due date|Customer ID|Account
-number|Order no.|Reference|Payment terms|Total|Subtotal|Tax|VAT|Balance due|Amount|Ship to|Bill to|Sold to|Vendor|Policy
-number|Effective date|Expiry date|Date of birth|Gender|Nationality|Occupation|Employer|Department|Position|Signature|Bank|IBAN|
-BIC|Branch|Currency|Country|Brand|Model|Colour|Size|Weight|Material|Origin|Serial no.|Warranty|Voltage|Type|Category|Quantity|
-Price|Status|Remarks|Company|Contact|Manager|Title|Project|Code|Version|Author|Approved by|Received|Delivery|Carrier|Package|
-Gross weight|Net weight|Net pay|Gross pay|Hours|Rate|Deductions|Federal income tax withheld|Social security wages|Employee's
-name, address and ZIP code|Control number|Wages, tips, other compensation|Medicare tax|Local wages|Height|Eye colour|Energy|Fat|
-Protein|Carbohydrate|Salt|Member ID|Group|Copay|Physician|Blood type|Allergies|Emergency contact|Patient|Room|Invoice|Receipt|
-Cashier|Terminal|Approval code|Card|Change|Cash|Server|Table|Guests|Tip""".replace("\n", " ").split("|")
 
-HEADERS = """Item|Qty|Price|Amount|Description|Code|Unit|Total|Year|Mean|SD|n|p value|Model|Accuracy|Precision|Recall|F1|Name|Age|
-Sex|Group|Control|Treatment|Date|Time|Result|Method|Parameter|Value|95% CI|OR|Region|Country|Sales|Cost|Profit|Change|Score|Rank|
-Team|Points|Category|Status|Type|Gene|Primer|Sequence|Sample|Size|Weight|Length|No.|Reference|Rate|Frequency|Operation|Dataset|
-Params|FPS|Baseline|Ours|2019|2020|2021|2022|2023|Q1|Q2|Q3|Q4|Assets|Revenue|Participants""".replace("\n", " ").split("|")
+COMMON = _items("""
+the|of|and|to|in|is|that|for|it|as|was|with|be|by|on|not|he|his|but|at|are|this|have|from|or|had|an|
+they|which|one|you|were|all|her|she|there|would|their|we|him|been|has|when|who|will|no|more|if|out|so|
+up|said|what|its|about|than|into|them|can|only|other|time|new|some|could|these|two|may|first|then|do|
+any|like|my|now|over|such|our|man|me|even|most|made|after|also|did|many|off|before|must|well|back|
+through|years|where|much|your|way|down|should|because|long|each|just|state|those|people|too|mr|how|
+little|good|world|make|very|year|still|see|own|work|men|day|get|here|old|life|both|between|being|under|
+three|never|know|same|last|another|while|us|might|great|go|come|since|against|right|came|take|used|
+himself|few|house|use|during|without|again|place|american|around|however|home|small|found|mrs|thought|
+went|say|part|once|general|high|upon|school|every
+""")
 
-GOODS = """Cappuccino|Bacon & eggs|Milk 1l|Bread|Orange juice|Rice 5kg|Chicken|Coffee|Tea|Sugar|Batteries AA|Paper A4|Pen blue|USB
-cable|Burger|Fries|Cola|Salad|Soup|Cake|Beer|Wine|Soap|Shampoo|Tissue|Apples|Bananas|Consulting|Support|Licence|Hosting|Keyboard|
-Mouse|Screws M4|Paint|Bolt|Pipe|Glue""".replace("\n", " ").split("|")
+SYLLABLES = _items("""
+ba|be|bi|bo|ca|ce|co|cu|da|de|di|do|er|es|en|el|fa|fe|fi|fo|ga|ge|gi|go|ha|he|in|is|it|la|le|li|lo|ma|
+me|mi|mo|mu|na|ne|ni|no|or|on|pa|pe|po|pra|pro|qua|ra|re|ri|ro|sa|se|si|so|sta|ste|str|ta|te|ti|to|tra|
+tur|un|ur|va|ve|vi|vo|xi|za
+""")
 
-SHOP = """CASH RECEIPT|TAX INVOICE|RECEIPT|SALE|INVOICE|ORDER|THANK YOU|MARKET SDN BHD|RESTAURANT|STORE|TRADING|CAFE|SUPER MART|
-PHARMACY|HARDWARE""".replace("\n", "").split("|")
+LABELS = _items("""
+Name|Date|Address|City|State|Zip code|Phone|Fax|E-mail|Invoice no.|Invoice date|Due date|Customer ID|
+Account number|Order no.|Reference|Payment terms|Total|Subtotal|Tax|VAT|Balance due|Amount|Ship to|
+Bill to|Sold to|Vendor|Policy number|Effective date|Expiry date|Date of birth|Gender|Nationality|
+Occupation|Employer|Department|Position|Signature|Bank|IBAN| BIC|Branch|Currency|Country|Brand|Model|
+Colour|Size|Weight|Material|Origin|Serial no.|Warranty|Voltage|Type|Category|Quantity| Price|Status|
+Remarks|Company|Contact|Manager|Title|Project|Code|Version|Author|Approved by|Received|Delivery|Carrier|
+Package| Gross weight|Net weight|Net pay|Gross pay|Hours|Rate|Deductions|Federal income tax withheld|
+Social security wages|Employee's name, address and ZIP code|Control number|
+Wages, tips, other compensation|Medicare tax|Local wages|Height|Eye colour|Energy|Fat| Protein|
+Carbohydrate|Salt|Member ID|Group|Copay|Physician|Blood type|Allergies|Emergency contact|Patient|Room|
+Invoice|Receipt| Cashier|Terminal|Approval code|Card|Change|Cash|Server|Table|Guests|Tip
+""")
+
+HEADERS = _items("""
+Item|Qty|Price|Amount|Description|Code|Unit|Total|Year|Mean|SD|n|p value|Model|Accuracy|Precision|
+Recall|F1|Name|Age| Sex|Group|Control|Treatment|Date|Time|Result|Method|Parameter|Value|95% CI|OR|
+Region|Country|Sales|Cost|Profit|Change|Score|Rank| Team|Points|Category|Status|Type|Gene|Primer|
+Sequence|Sample|Size|Weight|Length|No.|Reference|Rate|Frequency|Operation|Dataset| Params|FPS|Baseline|
+Ours|2019|2020|2021|2022|2023|Q1|Q2|Q3|Q4|Assets|Revenue|Participants
+""")
+
+GOODS = _items("""
+Cappuccino|Bacon & eggs|Milk 1l|Bread|Orange juice|Rice 5kg|Chicken|Coffee|Tea|Sugar|Batteries AA|
+Paper A4|Pen blue|USB cable|Burger|Fries|Cola|Salad|Soup|Cake|Beer|Wine|Soap|Shampoo|Tissue|Apples|
+Bananas|Consulting|Support|Licence|Hosting|Keyboard| Mouse|Screws M4|Paint|Bolt|Pipe|Glue
+""")
+
+SHOP = _items("""
+CASH RECEIPT|TAX INVOICE|RECEIPT|SALE|INVOICE|ORDER|THANK YOU|MARKET SDN BHD|RESTAURANT|STORE|TRADING|
+CAFE|SUPER MART|PHARMACY|HARDWARE
+""")
 
 CONSONANTS_DEVA = "कखगघचछजझटठडढतथदधनपफबभमयरलवशषसह"
 SIGNS_DEVA = ["", "", "ा", "ि", "ी", "ु", "ू", "े", "ै", "ो", "ं", "्र"]
@@ -175,7 +198,9 @@ def money(rng: Random) -> str:
 def date(rng: Random) -> str:
     """A date in one of the usual forms."""
     y, m, d = rng.randint(1990, 2025), rng.randint(1, 12), rng.randint(1, 28)
-    return rng.choice([f"{d:02}/{m:02}/{y}", f"{y}-{m:02}-{d:02}", f"{d}.{m}.{y}", f"{m:02}/{d:02}/{y % 100:02}"])
+    return rng.choice(
+        [f"{d:02}/{m:02}/{y}", f"{y}-{m:02}-{d:02}", f"{d}.{m}.{y}", f"{m:02}/{d:02}/{y % 100:02}"]
+    )
 
 
 def code(rng: Random) -> str:
