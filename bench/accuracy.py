@@ -1,21 +1,17 @@
-"""Accuracy over HTTP of text, table and key-value answers to 20 labelled images, beside plain rapidocr.
+"""How well the gateway on its embedded engine reads 20 labelled images, beside rapidocr by itself.
 
-`python -m bench.accuracy [BASE_URL]` asks the engine or gateway at BASE_URL, or an embedded engine that it
-starts itself. The images (SROIE receipts, PubTabNet tables) are looked for in `shared/images` beside the
-repository; they are not part of it.
+The images (SROIE receipts, PubTabNet tables) are the shared test images, which lie beside the repository.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import html
 import json
 import os
+import platform
 import re
-import subprocess
-import sys
 import time
 import unicodedata
 from collections import Counter
@@ -23,14 +19,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import httpx
+import matplotlib as mpl
 import openai
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+from bench.serving import SHARED, serve
 
-IMAGES = Path(__file__).resolve().parents[2] / "shared" / "images"
-PORT = 8791
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+IMAGES = SHARED / "images"
+OUT = Path(__file__).with_name("out")
 _CELL = re.compile(r"<t[dh][^>]*>(.*?)</t[dh]>", re.DOTALL)
 
 
@@ -106,50 +104,53 @@ def plain_rapidocr(images: list[Labelled]) -> tuple[dict[str, float], float]:
     return scores, (time.process_time() - started) / len(images)
 
 
-@contextlib.contextmanager
-def embedded_engine() -> Iterator[tuple[str, int]]:
-    """Start the embedded engine; yields its base URL and process id."""
-    command = [sys.executable, "-m", "gateway.engines.embedded", "--port", str(PORT), "--exit-with-stdin"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
-        try:
-            url = f"http://127.0.0.1:{PORT}"
-            while child.poll() is None:
-                with contextlib.suppress(httpx.HTTPError):
-                    if httpx.get(f"{url}/health").status_code == 200:
-                        break
-                time.sleep(0.1)
-            yield url, child.pid
-        finally:
-            child.terminate()
-
-
 def cpu_seconds(pid: int) -> float:
     """CPU time a process has used so far (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def main(base_url: str | None = None) -> None:
-    """Print every score; start the embedded engine where no server is named."""
+def main() -> None:
+    """Serve the shipped configuration, ask it, and print and draw every score."""
+    if not (IMAGES / "ground_truth").is_dir():
+        print("the shared test images are not here: nothing to read")
+        return
     images = labelled_images()
-    print(f"rapidocr {version('rapidocr')}, onnxruntime {version('onnxruntime')}, {len(images)} images")
+    print(f"{platform.machine()} {platform.system()}, Python {platform.python_version()}", end=", ")
+    print(f"rapidocr {version('rapidocr')}, onnxruntime {version('onnxruntime')}; {len(images)} images")
     plain, plain_cpu = plain_rapidocr(images)
-    with contextlib.ExitStack() as stack:
-        pid = None
-        if base_url is None:
-            base_url, pid = stack.enter_context(embedded_engine())
-        before = cpu_seconds(pid) if pid else 0.0
-        served = asyncio.run(_texts(base_url, images))
-        served_cpu = (cpu_seconds(pid) - before) / len(images) if pid else None
-        tables = asyncio.run(_tables(base_url, images))
-        found, wanted = asyncio.run(_entities(base_url, images))
+    with serve() as gateway:
+        engine = gateway.engine_pid()
+        before = cpu_seconds(engine)
+        served = asyncio.run(_texts(gateway.url, images))
+        served_cpu = (cpu_seconds(engine) - before) / len(images)
+        tables = asyncio.run(_tables(gateway.url, images))
+        found, wanted = asyncio.run(_entities(gateway.url, images))
     mean, plain_mean = sum(served.values()) / len(served), sum(plain.values()) / len(plain)
-    cost = "not measured" if served_cpu is None else f"{served_cpu:.2f}"
     print(f"word F1, rapidocr by itself   {plain_mean:.4f}   {plain_cpu:.2f} CPU s per image")
-    print(f"word F1, served               {mean:.4f}   {cost} CPU s per image")
-    print(f"ratio served / by itself      {mean / plain_mean:.4f}")
+    print(f"word F1, through the gateway  {mean:.4f}   {served_cpu:.2f} CPU s per image")
+    print(f"ratio                         {mean / plain_mean:.4f}")
     print(f"cell F1, table prompts        {sum(tables) / len(tables):.4f}   ({len(tables)} tables)")
     print(f"entities, key-value prompts   {found} of {wanted} ({found / wanted:.2f})")
+    draw(plain, served, OUT / "accuracy.png")
+    print("picture: bench/out/accuracy.png")
+
+
+def draw(plain: dict[str, float], served: dict[str, float], path: Path) -> None:
+    """Save a picture of each image's two scores."""
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 5), layout="constrained")
+    places = range(len(plain))
+    axes.barh([place + 0.2 for place in places], list(plain.values()), 0.4, label="rapidocr by itself")
+    axes.barh([place - 0.2 for place in places], [served[name] for name in plain], 0.4, label="gateway")
+    axes.set_yticks(places, list(plain), fontsize=7)
+    axes.set_xlabel("word F1")
+    axes.legend(loc="lower left")
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
 
 
 async def _texts(base_url: str, images: list[Labelled]) -> dict[str, float]:
@@ -191,4 +192,4 @@ def _same(found: object, truth: str) -> bool:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main()

@@ -34,6 +34,11 @@ class Served:
         with urllib.request.urlopen(self.url + path, timeout=30) as page:
             return str(page.read(), "utf-8")
 
+    def engine_pid(self) -> int:
+        """Return the embedded engine's process id (Linux)."""
+        (pid,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(pid)
+
     def ready(self) -> bool:
         """Whether every route has an engine."""
         try:

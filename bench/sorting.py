@@ -14,11 +14,11 @@ import matplotlib as mpl
 import numpy as np
 import PIL
 
-import gateway
+from bench.serving import ROOT, SHARED
+from gateway.app import layout_model
 from gateway.policy.layout import THUMBNAIL_SIDE, LayoutModel, guess
 from gateway.wire.pixels import thumbnail
 
-ROOT = Path(__file__).resolve().parents[1]
 OUT = Path(__file__).with_name("out")
 # Cases whose label can be argued about, named as such by the labelling rules.
 ARGUABLE = ("packing", "enrichments", "amazonwebservices", "wired_table.png", "tablestructurere__test.jpg")
@@ -48,15 +48,9 @@ class Outcome:
         return any(part in self.file.lower() for part in ARGUABLE)
 
 
-def shared_images() -> Path | None:
-    """Folder of the shared test images, which lie beside the repository; None where they are absent."""
-    folder = ROOT.parent / "shared" / "images"
-    return folder if (folder / "manifest.csv").is_file() else None
-
-
 def sorted_images(folder: Path) -> tuple[LayoutModel, list[Outcome]]:
     """Sort every image, timed over REPEATS passes (the median counts)."""
-    model = LayoutModel.from_bytes((Path(gateway.__file__).parent / "data" / "layout.npz").read_bytes())
+    model = layout_model()
     with (folder / "manifest.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     return model, [_outcome(folder, row, model) for row in rows]
@@ -148,8 +142,8 @@ def report(outcomes: list[Outcome], routes: tuple[str, ...]) -> None:
 
 def main() -> None:
     """Sort the shared test images and print how it went."""
-    folder = shared_images()
-    if folder is None:
+    folder = SHARED / "images"
+    if not folder.is_dir():
         print("the shared test images are not here: nothing to sort")
         return
     model, outcomes = sorted_images(folder)

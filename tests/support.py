@@ -9,7 +9,6 @@ import io
 import json
 import socket
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -18,7 +17,6 @@ from PIL import Image, ImageDraw, ImageFont
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
 CONFIG = """
 model: glm-ocr
 pools:

@@ -16,14 +16,12 @@ import httpx
 import openai
 import pytest
 
-from bench.serving import ROOT, serve
+from bench.serving import ROOT, SHARED, serve
 from gateway.app import Gateway, background
 from gateway.config import parse
-from tests.support import SHARED, chat, data_url, encoded, picture, until
+from tests.support import chat, data_url, encoded, picture, until
 
 if TYPE_CHECKING:
-    import subprocess
-
     from bench.serving import Served
 
 WORDS = "Invoice number 20457\nTotal amount due\nPayment within thirty days"
@@ -142,15 +140,10 @@ def test_32_clients_with_good_and_bad_input(whole: Served) -> None:
     assert {line.rpartition(" ")[2] for line in gauges} == {"0.0"}
 
 
-def children(process: subprocess.Popen[bytes]) -> list[int]:
-    text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    return [int(pid) for pid in text.split()]
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the engine's process")
 def test_a_killed_engine_fails_its_request_clearly_and_comes_back_and_all_ends_with_sigterm() -> None:
     with serve() as served, ThreadPoolExecutor(1) as clients:
-        (engine,) = children(served.process)
+        engine = served.engine_pid()
         page = encoded(picture("\n".join([WORDS] * 12), (900, 1600), 32), "PNG")
         request = clients.submit(httpx.post, served.url + CHAT, json=chat("OCR:", page), timeout=120)
         while 'in_flight{route="text"} 1.0' not in served.get("/metrics"):
@@ -162,7 +155,7 @@ def test_a_killed_engine_fails_its_request_clearly_and_comes_back_and_all_ends_w
         with client(served, max_retries=20) as sdk:  # meanwhile 503 with Retry-After, which the SDK honours
             answer = sdk.chat.completions.create(model="glm-ocr", messages=messages())
         assert answer.choices[0].message.content == WORDS
-        (engine,) = children(served.process)
+        engine = served.engine_pid()
         served.process.terminate()
         assert served.process.wait(30) in (0, -signal.SIGTERM)
         end = time.monotonic() + 10

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from bench.serving import ROOT, SHARED
 from gateway import __version__, cli
-from tests.support import SHARED, encoded, picture
+from tests.support import encoded, picture
 
-ROOT = Path(__file__).resolve().parents[1]
 CONFIG = str(ROOT / "routes.yaml")
 LINES = "\n".join(["the quick brown fox jumps over the lazy dog and runs away"] * 12)
 
