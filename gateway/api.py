@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 
+_INTERNAL = GatewayError("the gateway failed unexpectedly; its log says how", code="internal_error")
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -66,6 +67,7 @@ def create_api(
         version=gateway.__version__,
         summary=gateway.__doc__,
         lifespan=lifespan,
+        redirect_slashes=False,
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
     )
     api.add_middleware(RequestId)
@@ -112,7 +114,7 @@ def create_api(
 
 
 class RequestId:
-    """Middleware: every answer carries x-request-id, the client's own if it is a sane one."""
+    """Middleware: every answer carries x-request-id, the client's own if it is a sane one; HEAD is as GET."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -124,7 +126,9 @@ class RequestId:
             return
         given = _header(scope, b"x-request-id")
         request_id = given if given and _SANE_ID.fullmatch(given) else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
+        # The server leaves the body of a HEAD away by itself.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        scope = {**scope, "method": method, "state": {**scope.get("state", {}), "request_id": request_id}}
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -159,6 +163,9 @@ class Completions:
             await exchange.refuse(error, call.headers())
         except ClientLeft:
             pass
+        except Exception:
+            log.exception("a request failed unexpectedly")
+            await exchange.refuse(_INTERNAL, call.headers())
         except asyncio.CancelledError:
             if not exchange.client_left:
                 raise
@@ -174,6 +181,7 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._watcher: asyncio.Task[None] | None = None
+        self._started = False
         self._over = False
         self.client_left = False
 
@@ -210,6 +218,8 @@ class _Exchange:
             ClientLeft: the client stopped reading; it must not hold an engine's place for ever.
         """
         extra = _STREAM_HEADERS if reply.length is None else {"content-length": str(reply.length)}
+        if reply.retry_after:
+            extra = {**extra, "retry-after": reply.retry_after}
         try:
             async with asyncio.timeout_at(reply.deadline + 1):
                 await self._start(reply.status, {"content-type": reply.content_type, **extra, **headers})
@@ -220,12 +230,15 @@ class _Exchange:
             raise ClientLeft from error
 
     async def refuse(self, error: GatewayError, headers: Mapping[str, str]) -> None:
-        """Send an error as the whole answer."""
+        """Send an error as the whole answer; nothing where an answer was begun, so that it breaks off."""
+        if self._started:
+            return
         body = openai.error_body(error)
         await self._start(error.status, {**_error_headers(error, body), **headers})
         await self._end(body)
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        self._started = True
         raw = [
             (name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()
         ]
@@ -266,23 +279,25 @@ def _error_headers(error: GatewayError, body: bytes) -> dict[str, str]:
     return headers
 
 
-def _respond(error: GatewayError) -> Response:
+def _respond(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
     body = openai.error_body(error)
-    return Response(body, error.status, _error_headers(error, body))
+    return Response(body, error.status, {**_error_headers(error, body), **(headers or {})})
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """A path or method that does not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    refusal = GatewayError(f"{request.method} {request.url.path}: no such endpoint", code="unknown_endpoint")
+    refusal = GatewayError(
+        f"{request.method} {request.url.path}: no such endpoint or method", code="unknown_endpoint"
+    )
     refusal.status = status
     refusal.kind = "invalid_request_error"
-    return _respond(refusal)
+    return _respond(refusal, error.headers if isinstance(error, HTTPException) else None)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """A fault of the gateway's own; the log has its trace, the client does not."""
-    return _respond(GatewayError("the gateway failed unexpectedly; its log says how", code="internal_error"))
+    return _respond(_INTERNAL)
 
 
 _COMPLETION_DOC: dict[str, Any] = {

@@ -66,7 +66,10 @@ class Gateway:
                 self._dispatcher = Dispatcher(
                     self.config, self.state, client, self._metrics, vision, self._rng
                 )
-                runs = [Poller(self.state, client, self.config.polling.scrape_s, self._rng).run()]
+                poller = Poller(
+                    self.state, client, self.config.polling.scrape_s, self._rng, on_hung=self._restart
+                )
+                runs = [poller.run()]
                 if self.supervisor:
                     runs.append(self.supervisor.run())
                 async with background(*runs):
@@ -83,6 +86,11 @@ class Gateway:
     def _embedded_command(self, fd: int) -> list[str]:
         options = ["--fd", str(fd), "--model", self.config.model, "--exit-with-stdin"]
         return ["-m", "gateway.engines.embedded", *options]
+
+    def _restart(self, engine: Engine) -> None:
+        if engine.name == EMBEDDED and self.supervisor:
+            log.error("the embedded engine hangs; it is killed and started again")
+            self.supervisor.kill()
 
     def _embedded_died(self) -> None:
         self.state.mark(EMBEDDED, up=False)

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway import __version__, app, logs
 from gateway.config import EMBEDDED, load, not_in_effect, not_safe_yet
@@ -43,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(options: argparse.Namespace) -> int:
     logs.configure(options.log_format)
     config = load(options.config)
-    if unsafe := not_safe_yet(config):
-        raise ConfigError([f"{options.config}: {key}: not supported by this version" for key in unsafe])
+    _refuse_unsafe(config, options.config)
     if _needs_embedded(config) and importlib.util.find_spec("rapidocr") is None:
         raise ConfigError(
             [f"{options.config}: the embedded engine needs: pip install 'ocr-gateway[embedded]'"]
@@ -59,10 +58,18 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
+def _refuse_unsafe(config: Config, path: Path) -> None:
+    if unsafe := not_safe_yet(config):
+        raise ConfigError(
+            [f"{path}: {key}: not supported by this version, which serves without it" for key in unsafe]
+        )
+
+
 def _check(options: argparse.Namespace) -> int:
     config = load(options.config)
-    for key in not_in_effect(config) + not_safe_yet(config):
-        print(f"note: {options.config}: {key} is valid, but this version does not support it yet")
+    for key in not_in_effect(config):
+        print(f"note: {options.config}: {key} has no effect in this version")
+    _refuse_unsafe(config, options.config)
     engines = sum(len(pool.engines) for pool in config.pools.values())
     print(
         f"{options.config}: valid - model {config.model}, routes {', '.join(config.routes)}, "
@@ -78,10 +85,10 @@ def _sort(options: argparse.Namespace) -> int:
     for path in options.images:
         started = time.perf_counter()
         try:
+            data = path.read_bytes()
+            images.inspect(data, max_pixels=config.limits.image_pixels)
             decision = sorting.sort(SortFacts(prompt=options.prompt, has_image=True), rules)
             if decision is None:
-                data = path.read_bytes()
-                images.inspect(data, max_pixels=config.limits.image_pixels)
                 decision = sorting.sort_by_layout(look(data, model), rules)
         except (GatewayError, OSError) as error:
             failed = True
@@ -101,6 +108,10 @@ def _sort(options: argparse.Namespace) -> int:
 def _embedded_engine(options: argparse.Namespace) -> int:
     from gateway.engines.embedded.server import main as serve_embedded  # heavy: only where it is asked for
 
+    print(
+        f"the embedded engine loads its models, then serves on http://{options.host}:{options.port}",
+        file=sys.stderr,
+    )
     serve_embedded(host=options.host, port=options.port, model=options.model)
     return 0
 
@@ -109,33 +120,48 @@ def _needs_embedded(config: Config) -> bool:
     return any(EMBEDDED in pool.engines for pool in config.pools.values())
 
 
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ocr-gateway", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="ocr-gateway",
+        description="An OpenAI-compatible gateway for document OCR in front of vLLM engines.",
+    )
     parser.add_argument("--version", action="version", version=f"ocr-gateway {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    config: dict[str, Any] = {
+        "type": Path,
+        "default": _CONFIG,
+        "metavar": "FILE",
+        "help": "default: routes.yaml",
+    }
 
     serve = commands.add_parser("serve", help="serve the gateway")
-    serve.add_argument("--config", type=Path, default=_CONFIG)
-    serve.add_argument("--host", default="127.0.0.1")
-    serve.add_argument("--port", type=int, default=8000)
-    serve.add_argument("--log-format", choices=("text", "json"), default="text")
+    serve.add_argument("--config", **config)
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
+    serve.add_argument("--port", type=_port, default=8000, help="default: 8000; 0: any free one")
+    serve.add_argument("--log-format", choices=("text", "json"), default="text", help="default: text")
     serve.set_defaults(command=_serve)
 
     check = commands.add_parser("check", help="validate a configuration; exit 1 on any error")
-    check.add_argument("--config", type=Path, default=_CONFIG)
+    check.add_argument("--config", **config)
     check.set_defaults(command=_check)
 
     sort = commands.add_parser("sort", help="print the route of images, with reason, confidence and time")
     sort.add_argument("images", nargs="+", type=Path, metavar="IMAGE")
     sort.add_argument("--prompt", default="", help="the text that comes with the images")
     sort.add_argument("--json", action="store_true", help="one JSON object a line")
-    sort.add_argument("--config", type=Path, default=_CONFIG)
+    sort.add_argument("--config", **config)
     sort.set_defaults(command=_sort)
 
     embedded = commands.add_parser("embedded-engine", help="run the CPU OCR engine by itself")
-    embedded.add_argument("--host", default="127.0.0.1")
-    embedded.add_argument("--port", type=int, default=8001)
-    embedded.add_argument("--model", default="glm-ocr")
+    embedded.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
+    embedded.add_argument("--port", type=_port, default=8001, help="default: 8001")
+    embedded.add_argument("--model", default="glm-ocr", help="name to serve under; default: glm-ocr")
     embedded.set_defaults(command=_embedded_engine)
     return parser
 

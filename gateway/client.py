@@ -27,10 +27,11 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An engine's answer once its head is in: status, content type, and the body as it arrives."""
+    """An engine's answer once its head is in; header values hold printable characters only."""
 
     status: int
     content_type: str
+    retry_after: str | None
     _response: aiohttp.ClientResponse
     _deadline: float
     _first_event_by: float | None
@@ -87,6 +88,11 @@ def _failures(died: str) -> Iterator[None]:
         raise EngineTooSlow("connecting to the engine took too long", code="engine_unreachable") from error
     except (aiohttp.ClientError, ConnectionError) as error:
         raise EngineFailed(died, code="engine_died") from error
+
+
+def _printable(value: str) -> str:
+    """A header value that can be passed on; a broken engine's control characters could not be."""
+    return "".join(filter(str.isprintable, value))
 
 
 @asynccontextmanager
@@ -177,7 +183,12 @@ class EngineClient:
                 response = await request
         try:
             yield Answer(
-                response.status, response.headers.get("Content-Type", ""), response, deadline, first_event_by
+                response.status,
+                _printable(response.headers.get("Content-Type", "")),
+                _printable(response.headers.get("Retry-After", "")) or None,
+                response,
+                deadline,
+                first_event_by,
             )
         finally:
             # A finished connection goes back to the pool; an unfinished one is closed, and its work aborted.

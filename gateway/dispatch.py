@@ -88,6 +88,7 @@ class Reply:
         status: HTTP status.
         content_type: the engine's.
         length: the body's bytes, None where that is not known beforehand.
+        retry_after: the Retry-After of a 429.
         chunks: the body as it comes.
         deadline: when the last byte must have gone out, on the event loop's clock.
     """
@@ -95,6 +96,7 @@ class Reply:
     status: int
     content_type: str
     length: int | None
+    retry_after: str | None
     chunks: AsyncIterator[bytes]
     deadline: float
 
@@ -173,7 +175,9 @@ class Dispatcher:
                 request,
                 facts=replace(request.facts, header=call.route_header, alias=self._alias(request.model)),
             )
-            return request, *await self._check_images(request)
+            repaired, image = await self._check_images(request)
+            # The parts hold copies of the images' text; from here on the body alone does.
+            return replace(request, images=()), repaired, image
 
     async def _check_images(
         self, request: openai.CompletionRequest
@@ -185,9 +189,11 @@ class Dispatcher:
                 continue
             try:
                 url = images.parse_data_url(part.url)
-                info = images.inspect(url.data, max_pixels=self._config.limits.image_pixels)
-                if not info.complete:
-                    await self._vision.verify(url.data)
+                await self._vision.inspect(
+                    url.data,
+                    max_pixels=self._config.limits.image_pixels,
+                    mended=url.repaired is not None,
+                )
             except BadImage as error:
                 error.message = f"{part.param}: {error.message}"
                 error.param = part.param
@@ -217,7 +223,7 @@ class Dispatcher:
             decision = sorting.sort(facts, self._rules)
             if decision is None and image is not None:
                 guess = await self._vision.guess(image)
-                decision = sorting.sort_by_layout(guess, self._rules)
+                decision = sorting.sort_by_layout(guess, self._rules) if guess else None
             call.decision = decision or sorting.by_default(self._rules)
         self._metrics.sorted(call.decision)
         return call.decision.route
@@ -270,10 +276,11 @@ class Dispatcher:
                     whole = await answer.read()
                     length, chunks = len(whole), self._whole(call, whole)
                 async with aclosing(chunks):
-                    yield Reply(answer.status, answer.content_type, length, chunks, deadline)
-        except EngineFailed as error:
-            if error.code == "engine_unreachable":
-                self._state.mark(engine.name, up=False)
+                    retry_after = answer.retry_after or str(_RETRY_AFTER_S) if answer.status == 429 else None
+                    yield Reply(answer.status, answer.content_type, length, retry_after, chunks, deadline)
+        except GatewayError as error:
+            if error.code == "engine_unreachable" and self._state.mark(engine.name, up=False):
+                log.warning("engine %s is down: %s", engine.name, error)
             raise
 
     async def _whole(self, call: Call, body: bytes) -> AsyncGenerator[bytes, None]:
@@ -289,7 +296,8 @@ class Dispatcher:
                 events = [event for event in splitter.feed(data) if self._passes(call, event, strip_usage)]
                 if events:
                     yield b"".join(events)
-            if rest := splitter.rest():
+            rest = splitter.rest()
+            if rest and self._passes(call, rest, strip_usage):
                 yield rest
         except GatewayError as error:
             call.code = error.status

@@ -107,7 +107,10 @@ class Metrics:
 
     def page(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics page and its content type for a scraper's Accept header."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a header that is none
+            encode, content_type = choose_encoder("")
         return encode(self.registry), content_type
 
     def _counter(self, name: str, text: str, labels: list[str]) -> Counter:

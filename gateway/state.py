@@ -45,7 +45,7 @@ class State:
 
     def __init__(self, engines: Iterable[Engine], routes: Iterable[str]) -> None:
         self._engines = {engine.name: engine for engine in engines}
-        self._up = dict.fromkeys(self._engines, False)
+        self._up: dict[str, bool | None] = dict.fromkeys(self._engines)
         self._load: Counter[str] = Counter()
         self._in_flight: Counter[str] = Counter(dict.fromkeys(routes, 0))
 
@@ -53,7 +53,7 @@ class State:
         """Return the engines of the named pools as they are now."""
         wanted = frozenset(pools)
         return [
-            EngineView(engine, self._up[name], self._load[name])
+            EngineView(engine, bool(self._up[name]), self._load[name])
             for name, engine in self._engines.items()
             if engine.pool in wanted
         ]

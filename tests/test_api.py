@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from tests.support import chat, until
@@ -74,6 +75,20 @@ async def test_unknown_endpoints_answer_in_openais_shape(
     assert reply.json()["error"]["code"] == "unknown_endpoint"
 
 
+async def test_probes_by_head_and_wrong_methods(running: Running) -> None:
+    for path in ("/health", "/ready", "/v1/models"):
+        reply = await running.http.head(path)
+        assert (reply.status_code, reply.content) == (200, b"")
+    reply = await running.http.get(CHAT)
+    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+
+
+async def test_a_scraper_with_a_broken_accept_header_gets_its_page(running: Running) -> None:
+    accept = "application/openmetrics-text; version=abc"
+    reply = await running.http.get("/metrics", headers={"accept": accept})
+    assert (reply.status_code, "ocr_gateway_in_flight" in reply.text) == (200, True)
+
+
 async def test_a_body_at_the_limit_is_taken_and_one_byte_more_is_not(running: Running) -> None:
     limit = running.gateway.config.limits.body_bytes
     body = b'{"messages":[{"role":"user","content":"%s"}]}'
@@ -138,9 +153,22 @@ async def test_a_fault_of_our_own_is_a_500_without_details(
     monkeypatch.setattr("gateway.dispatch.openai.parse_request", broken)
     reply = await running.http.post(CHAT, json=chat())
     assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
+    assert len(reply.headers["x-request-id"]) == 32
     assert "a detail" not in reply.text
     assert "a detail" in caplog.text
     assert await running.metric("ocr_gateway_requests_total", code="500") == 1
+
+
+async def test_a_fault_after_an_answer_was_begun_breaks_it_off(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr("gateway.dispatch.openai.read_chunk", broken)
+    with pytest.raises(httpx.RemoteProtocolError):
+        await running.http.post(CHAT, json=chat(stream=True))
+    assert await running.metric("ocr_gateway_in_flight", route="text") == 0
 
 
 async def test_a_client_that_stops_reading_does_not_hold_its_engine_for_ever(

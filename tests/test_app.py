@@ -18,7 +18,8 @@ import pytest
 
 from bench.serving import ROOT, SHARED, serve
 from gateway.app import Gateway, background
-from gateway.config import parse
+from gateway.config import load, parse
+from gateway.model import Engine
 from tests.support import chat, data_url, encoded, picture, until
 
 if TYPE_CHECKING:
@@ -170,6 +171,18 @@ async def test_a_background_task_that_fails_is_not_swallowed(caplog: pytest.LogC
 
     async with background(fail()):
         await until(lambda: "the poller broke" in caplog.text)
+
+
+def test_only_the_embedded_engine_is_started_again_when_it_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = Gateway(load(ROOT / "routes.yaml"))
+    killed: list[str] = []
+    monkeypatch.setattr("gateway.engines.supervisor.Supervisor.kill", lambda _: killed.append("killed"))
+    gateway._restart(Engine("vllm:8000", "http://vllm:8000", "p", 0))
+    assert killed == []
+    gateway._restart(gateway.state.snapshot().engines[0].engine)
+    assert killed == ["killed"]
+    assert gateway.supervisor is not None
+    gateway.supervisor._socket.close()
 
 
 def test_an_application_without_its_lifespan_says_what_is_missing() -> None:

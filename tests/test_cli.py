@@ -66,8 +66,22 @@ def test_sort_reports_what_it_cannot_read_and_goes_on(
     assert cli.main(["sort", "--config", CONFIG, *images]) == 1
     told = capsys.readouterr()
     assert len(told.out.splitlines()) == 1
+    assert cli.main(["sort", "--config", CONFIG, "--prompt", "OCR:", images[0]]) == 1
     assert "none.png" in told.err
     assert "not a readable" in told.err
+
+
+def test_check_fails_on_what_serve_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(tmp_path, "[embedded]", '["dns+http://vllm:8000"]')
+    assert cli.main(["check", "--config", str(path)]) == 1
+    assert "dns+http://vllm:8000: not supported by this version" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "http"])
+def test_ports_are_ports(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--port", port])
+    assert "a port is a number from 0 to 65535" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared test images are not here")

@@ -17,6 +17,8 @@ class ScriptedClient:
         self.asked = 0
 
     async def healthy(self, engine: Engine, within_s: float) -> bool | None:
+        if engine.name == "broken":
+            raise UnicodeError("label too long")
         self.asked += 1
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
@@ -46,3 +48,31 @@ async def test_an_engine_goes_up_and_down_with_its_answers() -> None:
 async def test_short_silence_is_forgiven_and_long_silence_is_not() -> None:
     assert all(await seen(True, None, None, True, polls=20))
     assert not (await seen(True, None, polls=30))[-1]
+
+
+async def test_an_engine_that_cannot_be_polled_does_not_end_the_watch_over_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    state = State([Engine("broken", "http://a..b", "p", 0), Engine("e", "http://e", "p", 0)], ["text"])
+    client = ScriptedClient(True)
+    task = asyncio.create_task(Poller(state, client, 1e-6, Random(1)).run())  # type: ignore[arg-type]
+    await until(lambda: client.asked > 10)
+    assert [view.up for view in state.snapshot().engines] == [False, True]
+    assert "broken cannot be polled" in caplog.text
+    task.cancel()
+
+
+async def test_an_engine_that_hangs_is_reported_once_for_each_silence() -> None:
+    state = State([Engine("e", "http://e", "p", 0)], ["text"])
+    client = ScriptedClient(*[None] * 20, True, *[None] * 16, True)
+    hung: list[str] = []
+    poller = Poller(state, client, 1e-6, Random(1), lambda engine: hung.append(engine.name))  # type: ignore[arg-type]
+    task = asyncio.create_task(poller.run())
+    await until(lambda: client.asked > 40)
+    assert hung == ["e", "e"]
+    task.cancel()
+
+
+async def test_an_engine_that_is_down_from_the_start_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    assert not any(await seen(False, polls=20))
+    assert [record.getMessage() for record in caplog.records] == ["engine e is down"]

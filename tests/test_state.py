@@ -13,6 +13,7 @@ def test_engines_are_down_until_marked_up_and_news_is_told_once() -> None:
     state = State(ENGINES, ROUTES)
     assert not any(view.up for view in state.snapshot().engines)
     assert [state.mark("a", up=True), state.mark("a", up=True)] == [True, False]
+    assert state.mark("b", up=False)
     assert [view.up for view in state.views(["p", "q"])] == [True, False]
 
 

@@ -19,10 +19,19 @@ if TYPE_CHECKING:
 
     from gateway.config.document import Location
 
+# Where pydantic speaks of Python's types.
+_PLAIN_WORDS = {
+    "tuple_type": "must be a list",
+    "dict_type": "must be a section of keys",
+    "model_type": "must be a section of keys",
+    "too_short": "must have at least one entry",
+    "string_too_short": "must not be empty",
+}
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 # Settings of the contract that this version accepts and does not apply yet, by the issue that will.
 _NOT_IN_EFFECT: Mapping[str, int] = {
+    "model_path": 3,
     "pools.*.max_load": 3,
     "routes.*.schedule": 3,
     "routes.*.profile": 3,
@@ -73,12 +82,12 @@ def parse(text: str, file: str, folder: Path, environment: Mapping[str, str]) ->
 
 def not_in_effect(config: Config) -> list[str]:
     """Return the settings the file makes that this version accepts without applying them."""
-    return [key for key in _settings(config) if _listed(key, _NOT_IN_EFFECT)]
+    return sorted({match for key in _settings(config) for match in _listed(key, _NOT_IN_EFFECT)})
 
 
 def not_safe_yet(config: Config) -> list[str]:
     """Return the settings that this version cannot honour and must not ignore."""
-    keys = [key for key in _settings(config) if _listed(key, _NOT_SAFE_YET)]
+    keys = [key for key, value in _settings(config).items() if value and _listed(key, _NOT_SAFE_YET)]
     return keys + [
         f"pools.{name}.engines: {engine}"
         for name, pool in config.pools.items()
@@ -87,21 +96,23 @@ def not_safe_yet(config: Config) -> list[str]:
     ]
 
 
-def _settings(section: Section, prefix: str = "") -> Iterator[str]:
-    """Every dotted key that the file itself sets to something other than its default."""
+def _settings(section: Section, prefix: str = "") -> dict[str, object]:
+    """Every dotted key that the file itself sets, with its value."""
+    found: dict[str, object] = {}
     for name in sorted(section.model_fields_set):
         value = getattr(section, name)
-        if value == type(section).model_fields[name].default:
-            continue
-        yield f"{prefix}{name}"
+        found[f"{prefix}{name}"] = value
         entries = value.items() if isinstance(value, dict) else [("", value)]
         for key, entry in entries:
             if isinstance(entry, Section):
-                yield from _settings(entry, f"{prefix}{name}.{key}." if key else f"{prefix}{name}.")
+                found |= _settings(entry, f"{prefix}{name}.{key}." if key else f"{prefix}{name}.")
+    return found
 
 
-def _listed(key: str, patterns: Mapping[str, int]) -> bool:
-    return any(re.fullmatch(re.escape(pattern).replace(r"\*", "[^.]+"), key) for pattern in patterns)
+def _listed(key: str, patterns: Mapping[str, int]) -> list[str]:
+    """The key, where one of the patterns (`*` for one name) matches it."""
+    parts = (re.escape(pattern).replace(r"\*", ".+") for pattern in patterns)
+    return [key] if any(re.fullmatch(part, key) for part in parts) else []
 
 
 def _cross_check(config: Config, folder: Path) -> Iterator[tuple[Location, str]]:
@@ -193,7 +204,8 @@ def _explain(error: ValidationError, root: type[Section]) -> Iterator[tuple[Loca
         elif found["type"] == "missing":
             yield location, "is required and missing"
         else:
-            message = found["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+            message = _PLAIN_WORDS.get(found["type"]) or found["msg"].removeprefix("Value error, ")
+            message = message.replace("Input should be", "must be")
             yield location, f"{message}, found {_shown(found['input'], location)}"
 
 
@@ -212,5 +224,7 @@ def _shown(value: object, location: Location = ()) -> str:
     """A value as an error may print it: short, and never a credential."""
     if "api_key" in location:
         return "a value (not shown)"
-    text = re.sub(r"//[^/@]*@", "//...@", repr(value))
+    if isinstance(value, dict | tuple | list):
+        return f"a {'section' if isinstance(value, dict) else 'list'}"
+    text = re.sub(r"//.*@", "//...@", repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -33,7 +33,7 @@ class Document:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             self.problems.append(f"{self._file}:{line}: not valid YAML: {error.problem}")
             return None
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, RecursionError) as error:
             self.problems.append(f"{self._file}:1: not valid YAML: {error}")
             return None
         return self._value(node, (), ()) if node else {}
@@ -67,18 +67,24 @@ class Document:
     def _mapping(
         self, node: yaml.MappingNode, location: Location, parents: tuple[yaml.Node, ...]
     ) -> dict[str, object]:
-        self._loader.flatten_mapping(node)
-        values: dict[str, object] = {}
-        for key_node, value_node in node.value:
+        seen = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.report([(location, f"a key must be a word, in line {key_node.start_mark.line + 1}")])
+                return {}
             key = str(key_node.value)
-            here = (*location, key)
-            line = key_node.start_mark.line + 1
-            if key in values:
-                self._lines[here] = line
-                self.report([(here, "this key stands here twice")])
-            self._lines[here] = line
-            values[key] = self._value(value_node, here, parents)
-        return values
+            self._lines[*location, key] = key_node.start_mark.line + 1
+            if key in seen and key != "<<":
+                self.report([((*location, key), "this key stands here twice")])
+            seen.add(key)
+        try:
+            self._loader.flatten_mapping(node)
+        except yaml.YAMLError as error:
+            self.report([((*location, "<<"), f"cannot be merged: {getattr(error, 'problem', error)}")])
+        return {
+            str(key_node.value): self._value(value_node, (*location, str(key_node.value)), parents)
+            for key_node, value_node in node.value
+        }
 
     def _scalar(self, node: yaml.ScalarNode, location: Location) -> object:
         def expand(match: re.Match[str]) -> str:
@@ -90,4 +96,10 @@ class Document:
 
         # A filled-in value stays a string, so that a key of digits is not read as a number.
         expanded = _VARIABLE.sub(expand, node.value)
-        return self._loader.construct_object(node) if expanded == node.value else expanded
+        if expanded != node.value:
+            return expanded
+        try:
+            return self._loader.construct_object(node)
+        except (yaml.YAMLError, ValueError, KeyError) as error:
+            self.report([(location, f"is not a value of its YAML type: {getattr(error, 'problem', error)}")])
+            return None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 EMBEDDED = "embedded"
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Schedule = tuple[tuple[Count, Count, Annotated[int, Field(ge=0)]], ...]
+
+_ENGINE_URL = re.compile(
+    r"(?:dns\+)?https?://(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?/?"
+)
 
 # vLLM's own default where a suffix pool names no depth (SpeculativeConfig.suffix_decoding_max_tree_depth).
 _SUFFIX_DEPTH = 24
@@ -21,6 +25,12 @@ class Section(BaseModel):
     """What all sections have in common: frozen, and closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty(cls, values: object) -> object:
+        """A key with nothing behind it is an empty section."""
+        return {} if values is None else values
 
 
 class Pool(Section):
@@ -51,15 +61,21 @@ class Pool(Section):
         for engine in engines:
             if engine == EMBEDDED:
                 continue
-            url = urlsplit(engine)
-            plain = url.path in ("", "/") and not url.query and not url.fragment and "@" not in url.netloc
-            if url.scheme not in ("http", "https", "dns+http", "dns+https") or not url.hostname or not plain:
+            url = _ENGINE_URL.fullmatch(engine)
+            if url is None or not _is_host(url.group("host")) or int(url.group("port") or 1) > 65535:
                 raise ValueError(
                     "must be http(s)://host:port, dns+http(s)://name:port or embedded, "
                     "without a path or credentials"
                 )
-            _ = url.port  # out of range raises ValueError with its own message
         return tuple(engine.rstrip("/") for engine in engines)
+
+    @field_validator("api_key")
+    @classmethod
+    def _header_value(cls, key: str) -> str:
+        key = key.strip()  # secrets often come with a line end
+        if not (key.isascii() and (key == "" or key.isprintable())):
+            raise ValueError("must be printable ASCII")
+        return key
 
     @field_validator("speculative_config")
     @classmethod
@@ -70,7 +86,7 @@ class Pool(Section):
         if not isinstance(method, str | None) or (method is None and "model" not in config):
             raise ValueError('needs "method" (such as mtp, eagle3, ngram, draft_model, suffix), as vLLM does')
         if depth is None and method == "suffix":
-            return config
+            depth = config.get("suffix_decoding_max_tree_depth", _SUFFIX_DEPTH)
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
             raise ValueError('needs "num_speculative_tokens": an integer of at least 1')
         if table := config.get("num_speculative_tokens_per_batch_size"):
@@ -174,7 +190,9 @@ class Auth(Section):
 class RemoteImages(Section):
     """Hosts whose image URLs are passed on to engines."""
 
-    allow_hosts: tuple[str, ...] = ()
+    allow_hosts: tuple[
+        Annotated[str, StringConstraints(to_lower=True, pattern=r"^[A-Za-z0-9.-]+$")], ...
+    ] = ()
 
 
 class Profile(Section):
@@ -224,3 +242,10 @@ def check_ranges(ranges: object) -> None:
                 f"range {list(entry)} does not fit; they start at 1, ascend, never overlap; depth >= 0"
             )
         last = to
+
+
+def _is_host(host: str) -> bool:
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False

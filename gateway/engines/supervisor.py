@@ -51,6 +51,11 @@ class Supervisor:
         """The child's process id, once it has been started."""
         return self._process.pid if self._process else None
 
+    def kill(self) -> None:
+        """Kill the child, which hangs; `run` then starts another."""
+        if self._process and self._process.returncode is None:
+            self._process.kill()
+
     async def run(self) -> None:
         """Keep the child running until cancelled, then stop it."""
         loop = asyncio.get_running_loop()

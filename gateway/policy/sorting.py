@@ -24,12 +24,36 @@ PROMPT_CHARS = 8_192
 
 _SPECIAL_TOKENS = re.compile(r"<image>|<\|[^|<>]{1,40}\|>|</?(?:img|ref|grounding)>")
 _TRAILING = " \t\n.,:;!?。,:;!?"
-_LAYOUT_WORDS = re.compile(r"\b(?:bbox|bounding box(?:es)?|categor(?:y|ies)|layout)\b", re.IGNORECASE)
+_LAYOUT_WORDS = re.compile(r"\b(?:bbox|bounding box(?:es)?|layout)\b", re.IGNORECASE)
+
+# The text searched for a JSON object to fill in: schemas in prompts are long.
+_JSON_CHARS = 65_536
 _JSON_STARTS_TRIED = 16
-_TYPE_NAMES = re.compile(
+# What stands in a JSON object where a value is to be filled in.
+_TO_FILL_IN = re.compile(
     r"(?:verbatim-)?(?:str(?:ing)?|int(?:eger)?|float|number|bool(?:ean)?|date(?:-?time)?|time|null|none|"
-    r"text|currency|email|phone(?:-number)?|url|array|list|object)(?:\s*\|\s*null)?|\.{3}|…|<[^<>]*>",
-    re.IGNORECASE,
+    r"text|currency|email|phone(?:-number)?|url|array|list|object)(?:\s*\|\s*null)?(?:\s*\(.*\))?"
+    r"|[YMDHS]{1,4}(?:[-/.: T]+[YMDHS]{1,4})+|\.{3}|…|<[^<>]*>",
+    re.IGNORECASE | re.DOTALL,
+)
+_CHOICE_CHARS = 40
+
+# Names at the root of a schema that tell what it describes.
+_BOXES = frozenset(("bbox", "bbox_2d", "bounding_box"))
+_SHAPES, _LABELS = frozenset(("box", "polygon")), frozenset(("label", "category", "class", "type"))
+_ROWS = frozenset(("row", "rows", "cell", "cells", "column", "columns", "headers", "table", "tables"))
+_BESIDE_ROWS = frozenset(("header", "data", "title", "caption", "name", "notes", "html"))
+_WRITING = frozenset(("text", "content", "markdown", "natural_text", "html"))
+_BESIDE_WRITING = frozenset(
+    (
+        "language",
+        "primary_language",
+        "is_rotation_valid",
+        "rotation_correction",
+        "is_table",
+        "is_diagram",
+        "title",
+    )
 )
 
 
@@ -113,23 +137,21 @@ def _structure(facts: SortFacts) -> str | None:
         return TEXT
     if facts.template:
         return KEY_VALUE
-    text = f"{facts.system[:PROMPT_CHARS]}\n{facts.prompt[:PROMPT_CHARS]}"
-    if facts.schema is not None:
-        return _route_of_schema(facts.schema)
-    if _LAYOUT_WORDS.search(text):
-        return None
-    if facts.wants_json or _embeds_fields(text):
-        return KEY_VALUE
-    return None
+    text = f"{facts.system[:_JSON_CHARS]}\n{facts.prompt[:_JSON_CHARS]}"
+    schema = facts.schema if facts.schema is not None else _embedded_schema(text)
+    if schema is not None:
+        return _route_of_names(_property_names(schema))
+    return KEY_VALUE if facts.wants_json and not _LAYOUT_WORDS.search(text) else None
 
 
-def _route_of_schema(schema: Mapping[str, Any]) -> str | None:
-    """A schema of named values is key-value; rows and cells are a table; boxes with labels are layout."""
-    names = _property_names(schema)
-    if names & {"bbox", "bbox_2d", "box", "bounding_box", "polygon", "category"}:
+def _route_of_names(names: set[str]) -> str:
+    """Boxes are layout, so text, as is bare writing; rows and cells are a table; other values key-value."""
+    if names & _BOXES or (names & _SHAPES and names & _LABELS):
         return TEXT
-    if names and names <= {"rows", "row", "cells", "cell", "columns", "header", "headers", "table", "html"}:
+    if names & _ROWS and names <= _ROWS | _BESIDE_ROWS:
         return TABLE
+    if names & _WRITING and names <= _WRITING | _BESIDE_WRITING:
+        return TEXT
     return KEY_VALUE
 
 
@@ -156,27 +178,35 @@ def _property_names(schema: Mapping[str, Any]) -> set[str]:
     return names
 
 
-def _embeds_fields(text: str) -> bool:
-    """Whether a text holds a JSON object to fill in: empty or type-name values, or a schema."""
-    decoder = json.JSONDecoder()
-    position = text.find("{")
-    for _ in range(_JSON_STARTS_TRIED):
-        if position < 0:
-            return False
-        try:
-            value, end = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            end = position + 1
-        else:
-            if value and (_is_blank(value) or isinstance(value.get("properties"), dict)):
-                return True
-        position = text.find("{", end)
-    return False
+def _embedded_schema(text: str) -> Mapping[str, Any] | None:
+    """The schema of a JSON object in a text that is to be filled in, or that is a schema itself."""
+    for variant in (text, text.replace("'", '"')) if "{" in text else ():
+        decoder = json.JSONDecoder()
+        position = variant.find("{")
+        for _ in range(_JSON_STARTS_TRIED):
+            if position < 0:
+                break
+            try:
+                value, end = decoder.raw_decode(variant, position)
+            except (ValueError, RecursionError):
+                end = position + 1
+            else:
+                if isinstance(value.get("properties"), dict):
+                    return dict(value)
+                if value and _is_blank(value):
+                    return {"properties": value}
+            position = variant.find("{", end)
+    return None
 
 
 def _is_blank(value: object) -> bool:
-    if isinstance(value, dict):
-        return all(map(_is_blank, value.values()))
-    if isinstance(value, list):
-        return all(map(_is_blank, value))
-    return value is None or (isinstance(value, str) and (not value or bool(_TYPE_NAMES.fullmatch(value))))
+    match value:
+        case dict():
+            return all(map(_is_blank, value.values()))
+        case list():
+            return all(
+                _is_blank(item) or (isinstance(item, str) and len(item) <= _CHOICE_CHARS) for item in value
+            )
+        case str():
+            return not value or bool(_TO_FILL_IN.fullmatch(value))
+    return not value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import binascii
 import re
 from dataclasses import dataclass
-from urllib.parse import unquote_to_bytes
 
 import pybase64
 
@@ -16,13 +15,21 @@ from gateway.wire.pixels import open_image
 MIN_SIDE_PIXELS = 8
 MAX_ASPECT = 200
 
+# Scans of the largest accepted progressive JPEG; smaller ones may have more.
+_MAX_SCANS = 20
+
 # Trailing bytes some writers add after an image's end mark.
 _TAIL = 4096
 
 _HEADER = re.compile(rb"data:([^,]{0,256}?)(;\s*base64\s*)?,", re.IGNORECASE)
 _PLAIN_HEADER = re.compile(rb"data:[^;,]*;base64,")
-_STRAY = re.compile(rb"[\s]+")
 _URLSAFE = bytes.maketrans(b"-_", b"+/")
+_SPACES = b" \t\r\n\f\v"
+_PERCENT = tuple(
+    (escape, plain)
+    for code, plain in ((b"%2B", b"+"), (b"%2F", b"/"), (b"%3D", b"="), (b"%0A", b"\n"), (b"%0D", b"\r"))
+    for escape in (code, code.lower())
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +89,12 @@ def inspect(data: bytes, *, max_pixels: int) -> ImageInfo:
     """
     if not data:
         raise BadImage("the image is empty (0 bytes)")
-    image = open_image(data, max_pixels=max_pixels)
+    image = open_image(data, max_pixels=max_pixels, header_only=True)
     _check_sides(*image.size)
+    # Each scan of a progressive JPEG costs a pass over all pixels; real ones have about ten.
+    scans = data.count(b"\xff\xda") if image.format in ("JPEG", "MPO") else 1
+    if scans * image.width * image.height > _MAX_SCANS * max_pixels:
+        raise BadImage(f"the JPEG has {scans:,} scans, too many for its size", code="image_too_large")
     kind = image.format or ""
     if kind == "TIFF" and _has_second_frame(image):
         raise BadImage("the TIFF has several pages; send one page per image part", code="multi_page_image")
@@ -104,8 +115,14 @@ def _check_sides(width: int, height: int) -> None:
 
 
 def _decode_mended(payload: bytes) -> bytes:
-    text = unquote_to_bytes(payload) if b"%" in payload else payload
-    text = _STRAY.sub(b"", text).translate(_URLSAFE).rstrip(b"=")
+    text = payload.strip()
+    if b"%" in text:
+        for escape, plain in _PERCENT:
+            text = text.replace(escape, plain)
+    if b"\n" not in text and b"\r" not in text:
+        # Form decoding turns each + into a space; only wrapped lines have other spaces.
+        text = text.replace(b" ", b"+")
+    text = text.translate(_URLSAFE, _SPACES).rstrip(b"=")
     if len(text) % 4 == 1:
         raise BadImage("the image's base64 text is cut short: its length fits no whole number of bytes")
     try:
@@ -125,7 +142,7 @@ def _what_is_wrong(url: bytes) -> str:
 
 def _subtype(data: bytes) -> bytes:
     try:
-        return (open_image(data).format or "").lower().encode()
+        return (open_image(data, header_only=True).format or "").lower().encode()
     except BadImage:
         return b"png"
 

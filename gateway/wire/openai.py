@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _NULL = msgspec.Raw(b"null")
 _PASSED_PARTS = frozenset((None, "text", "image_url", "refusal", "thinking"))
+# More elements than any request has that a model's context can hold; reading them would block for seconds.
+_MAX_COMMAS = 50_000
+_MAX_TOKENS = 2**53
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 
 
@@ -160,6 +163,8 @@ def parse_request(body: bytes, *, chat: bool, max_images: int) -> CompletionRequ
     Raises:
         BadRequest: invalid JSON, a missing or mistyped field, a refused kind of part, too many images.
     """
+    if body.count(b",") > _MAX_COMMAS:
+        raise BadRequest(f"the body has more than {_MAX_COMMAS:,} elements", code="invalid_json")
     fields: _Body = _decode(_BODY, body)
     images: list[ImagePart] = []
     texts: dict[str, list[str]] = {}
@@ -253,7 +258,7 @@ def error_body(error: GatewayError) -> bytes:
         "message": error.message,
         "type": error.kind,
         "param": error.param,
-        "code": error.code or error.status,
+        "code": error.code,
     }
     return msgspec.json.encode({"error": fields})
 
@@ -304,7 +309,8 @@ def _facts(fields: _Body, texts: Mapping[str, list[str]], *, has_image: bool) ->
         prompt="\n".join(texts.get("user", [prompt] if isinstance(prompt, str) else ())),
         system="\n".join(texts.get("system", ())),
         schema=_schema(fields),
-        wants_json=_object(fields.response_format).get("type") == "json_object",
+        wants_json=_object(fields.response_format).get("type") == "json_object"
+        or bool(_object(fields.structured_outputs).get("json_object")),
         template=template.get("template"),
         template_mode=mode if isinstance(mode, str) else None,
         has_image=has_image,
@@ -345,7 +351,7 @@ def _usage(usage: Mapping[str, Any] | None) -> Usage | None:
     if not usage:
         return None
     counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
-    return Usage(*(count if isinstance(count, int) and count > 0 else 0 for count in counts))
+    return Usage(*(count if isinstance(count, int) and 0 < count < _MAX_TOKENS else 0 for count in counts))
 
 
 def _object(raw: bytes | msgspec.Raw) -> Mapping[str, Any]:
@@ -363,6 +369,9 @@ def _any(raw: bytes | msgspec.Raw) -> Any:
 
 def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
+        # Members that are passed over are not checked for this, and would fail on rewriting or at the engine.
+        if not body.isascii():
+            body.decode()
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         at = _AT.search(str(error))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -15,20 +16,28 @@ if TYPE_CHECKING:
 
 # Pillow's own bomb guard warns at one fixed size; the configured limit is checked from the header instead.
 Image.MAX_IMAGE_PIXELS = None
+# Pillow warns of every odd tag of a damaged file, thousands in one image; damage that matters is raised.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
+# Where the pixels must begin, colour profiles and metadata before them included.
+_HEADER_BYTES = 2 * 1024 * 1024
+_MAX_TIFF_TAGS = 1000
+_TIFF: dict[bytes, Literal["little", "big"]] = {b"II*\0": "little", b"MM\0*": "big"}
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP")
 
 
-def open_image(data: bytes, *, max_pixels: int | None = None) -> Image.Image:
-    """Read an image's header; no pixel is decoded.
+def open_image(data: bytes, *, max_pixels: int | None = None, header_only: bool = False) -> Image.Image:
+    """Read an image's header; no pixel is decoded, nor can be later if `header_only`.
 
     Raises:
         BadImage: the bytes are none of FORMATS, or hold more than `max_pixels`.
     """
     # Opening a WebP file already allocates its canvas, so its size is read first.
     _check_pixels(_webp_size(data), max_pixels)
+    _check_tags(data)
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(_header(data) if header_only else data), formats=FORMATS)
     # A malformed header surfaces as whatever the format's parser tripped over.
     except Exception as error:
         raise BadImage(
@@ -36,6 +45,20 @@ def open_image(data: bytes, *, max_pixels: int | None = None) -> Image.Image:
         ) from error
     _check_pixels(image.size, max_pixels)
     return image
+
+
+def _header(data: bytes) -> bytes:
+    """As much of an image as opening it may read: endless segments before the pixels would take seconds."""
+    anywhere = data[:4] in (b"RIFF", *_TIFF)
+    return data if anywhere or len(data) <= _HEADER_BYTES else data[:_HEADER_BYTES]
+
+
+def _check_tags(data: bytes) -> None:
+    order = _TIFF.get(data[:4])
+    if order:
+        at = int.from_bytes(data[4:8], order)
+        if int.from_bytes(data[at : at + 2], order) > _MAX_TIFF_TAGS:
+            raise BadImage(f"the TIFF has more than {_MAX_TIFF_TAGS:,} tags")
 
 
 def decode_rgb(data: bytes) -> Image.Image:

@@ -74,7 +74,7 @@ def test_the_default_route_is_the_first_unless_told() -> None:
             "modell: glm-ocr",
             "f.yaml:2: modell: unknown key - did you mean 'model'?; allowed here:",
         ),
-        ("model: glm-ocr", "model: ''", "f.yaml:2: model: String should have at least 1 character, found ''"),
+        ("model: glm-ocr", "model: ''", "f.yaml:2: model: must not be empty, found ''"),
         ("schedule:", "schedul:", "f.yaml:12: routes.text.schedul: unknown key - did you mean 'schedule'?"),
         (
             "max_waiting: 512",
@@ -131,8 +131,9 @@ def test_every_problem_is_told_at_once() -> None:
 
 
 def test_no_credential_stands_in_an_error() -> None:
-    text = GOOD.replace("${ENGINE_KEY:-}", "[hunter2]").replace("vllm-mtp3:8000", "u:hunter2@vllm:1")
-    assert "hunter2" not in "\n".join(problems(text))
+    text = GOOD.replace("${ENGINE_KEY:-}", "[hunter2]").replace("vllm-mtp3:8000", "u:hunt/er2@vllm:1")
+    assert "er2" not in "\n".join(problems(text))
+    assert "er2" not in "\n".join(problems("pools: [{api_key: hunter2}]\nroutes: {a: [hunter2]}"))
 
 
 def test_the_embedded_engine_is_one_and_does_not_speculate() -> None:

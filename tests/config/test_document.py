@@ -33,6 +33,16 @@ def test_problems_know_their_lines() -> None:
     [
         ("a: 1\na: 2", "f.yaml:2: a: this key stands here twice"),
         ("a: &x [*x]", "f.yaml:1: a[0]: an alias refers to what it stands in"),
+        ("a: {<<: 5, b: 1}", "f.yaml:1: a.<<: cannot be merged"),
+        ("a: 2024-13-45", "f.yaml:1: a: is not a value of its YAML type"),
+        ("a: =", "f.yaml:1: a: is not a value of its YAML type"),
+        ("a: 0x_", "f.yaml:1: a: is not a value of its YAML type"),
+        ("a: !!int abc", "f.yaml:1: a: is not a value of its YAML type"),
+        ("a: !!bool x", "f.yaml:1: a: is not a value of its YAML type"),
+        ("a: !foo x", "f.yaml:1: a: is not a value of its YAML type"),
+        ("=", "f.yaml:1: file: is not a value of its YAML type"),
+        ("? [a]\n: b", "f.yaml:1: file: a key must be a word"),
+        ("[" * 5000 + "]" * 5000, "f.yaml:1: not valid YAML"),
         ("a: [", "f.yaml:1: not valid YAML"),
         ("a: \x00", "f.yaml:1: not valid YAML"),
         ("- - a: {", "f.yaml:1: not valid YAML"),
@@ -44,8 +54,8 @@ def test_faults_of_the_text_are_named(text: str, problem: str) -> None:
 
 
 def test_merge_keys_work() -> None:
-    values, problems = read("base: &b {x: 1}\nother:\n  <<: *b\n  y: 2\n")
-    assert values == {"base": {"x": 1}, "other": {"x": 1, "y": 2}}
+    values, problems = read("base: &b {x: 1, y: 1}\nother:\n  <<: *b\n  y: 2\n")
+    assert values == {"base": {"x": 1, "y": 1}, "other": {"x": 1, "y": 2}}
     assert problems == []
 
 

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from gateway.config.schema import Config, Limits, Pool, Route, Server, Timeouts
+from gateway.config.schema import Config, Limits, Pool, RemoteImages, Route, Server, Timeouts
 
 ENGINES = ("http://vllm:8000",)
 
@@ -40,6 +40,7 @@ def test_a_pools_depth_is_read_off_vllms_own_object(
         ({"method": "mtp"}, "num_speculative_tokens"),
         ({"method": "mtp", "num_speculative_tokens": "3"}, "num_speculative_tokens"),
         ({"method": "mtp", "num_speculative_tokens": True}, "num_speculative_tokens"),
+        ({"method": "suffix", "suffix_decoding_max_tree_depth": "deep"}, "num_speculative_tokens"),
         (
             {"method": "mtp", "num_speculative_tokens": 3, "num_speculative_tokens_per_batch_size": 3},
             "ranges",
@@ -64,6 +65,25 @@ def test_engines_are_addresses(engine: str) -> None:
 def test_what_is_no_address_is_refused(engine: str) -> None:
     with pytest.raises(ValidationError):
         Pool(engines=(engine,))
+
+
+def test_an_engines_key_is_a_header_value() -> None:
+    assert Pool(engines=ENGINES, api_key=" k1\n").api_key == "k1"
+    for key in ("a\nb", "caf\u00e9", "a\x00"):
+        with pytest.raises(ValidationError, match="printable ASCII"):
+            Pool(engines=ENGINES, api_key=key)
+
+
+def test_hosts_are_compared_in_lower_case() -> None:
+    assert RemoteImages(allow_hosts=("Images.Example",)).allow_hosts == ("images.example",)
+    for host in ("images.example:443", "https://images.example/", "*.example"):
+        with pytest.raises(ValidationError):
+            RemoteImages(allow_hosts=(host,))
+
+
+def test_a_section_without_keys_may_be_left_empty() -> None:
+    config = {"model": "m", "pools": {"p": {"engines": ENGINES}}, "routes": {"text": None}, "limits": None}
+    assert Config.model_validate(config).routes["text"] == Route()
 
 
 @pytest.mark.parametrize("schedule", [((1, 63, 3), (64, 127, 0), (128, 4096, 3)), ((1, 1, 0),), ()])

@@ -89,3 +89,15 @@ async def test_a_child_that_cannot_start_is_tried_again_ever_more_slowly(
         record.getMessage() for record in caplog.records if record.name == "gateway.engines.supervisor"
     ]
     assert "exit status 3" in messages[0]
+
+
+async def test_a_child_that_hangs_can_be_killed_and_comes_back() -> None:
+    supervisor = Supervisor(lambda fd: ["-c", CHILD, str(fd)], lambda: None)
+    supervisor.kill()
+    async with running(supervisor):
+        assert await page(supervisor.url) == "ok"
+        assert supervisor.pid is not None
+        os.kill(supervisor.pid, signal.SIGSTOP)
+        supervisor.kill()
+        await until(lambda: supervisor.restarts == 1)
+        assert await page(supervisor.url) == "ok"

@@ -116,6 +116,41 @@ def test_a_known_prompt_beats_the_schema_that_comes_with_it() -> None:
             ),
             "text",
         ),
+        *(
+            (SortFacts(schema={"properties": {name: {} for name in names.split()}}), route)
+            for names, route in (
+                ("merchant total category", "key-value"),
+                ("street box city", "key-value"),
+                ("label polygon", "text"),
+                ("category box text", "text"),
+                ("title headers rows", "table"),
+                ("columns data", "table"),
+                ("invoice rows total", "key-value"),
+                ("title", "key-value"),
+                ("text", "text"),
+                ("markdown language", "text"),
+                ("natural_text is_table primary_language", "text"),
+                ("text amount", "key-value"),
+            )
+        ),
+        (
+            SortFacts(
+                schema={"properties": {"tables": {"items": {"properties": {"headers": {}, "rows": {}}}}}}
+            ),
+            "table",
+        ),
+        (SortFacts(prompt='List every block as {"bbox": [], "category": ""}'), "text"),
+        *(
+            (SortFacts(prompt=f"Fill in: {template}"), "key-value")
+            for template in (
+                '{"total": 0, "paid": false, "date": "YYYY-MM-DD"}',
+                '{"name": "string (full name)", "when": "DD/MM/YYYY HH:MM"}',
+                "{'name': '', 'total': 'number'}",
+                '{"currency": ["USD", "EUR"], "category": ""}',
+                '{"$defs": {}, "properties": {"a": {"description": "%s"}}}' % ("x" * 20_000),
+            )
+        ),
+        (SortFacts(wants_json=True, prompt="Merchant, category and total, please"), "key-value"),
         (SortFacts(schema={"$ref": "#/$defs/Gone", "$defs": {}}), "key-value"),
         (SortFacts(schema={"items": {"items": {"items": {"items": {"items": {}}}}}}), "key-value"),
         (SortFacts(template={"store": "verbatim-string"}), "key-value"),
@@ -142,7 +177,7 @@ def test_structure_tells_the_route(facts: SortFacts, route: str) -> None:
     [
         "What does it say? Mind the table and the form; answer in JSON.",
         'The answer was {"total": "42.00"} last time.',
-        'List every block as {"bbox": [], "category": ""}',
+        "Mark every bounding box, as JSON",
         "{" * 100,
         '{"a":' * 2000,
         "",

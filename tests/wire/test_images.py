@@ -12,7 +12,7 @@ from gateway.wire.images import ImageInfo, decode_data_url, inspect, parse_data_
 from tests.support import data_url, encoded, picture, png
 
 # Bytes whose base64 text holds both characters of the alphabet that differ in the url-safe one.
-AWKWARD = b"\xfb\xef\xbe\xff\xff\xfe"
+AWKWARD = b"abc\xfb\xef\xbe\xff\xff\xfed"
 TEXT = base64.b64encode(AWKWARD).decode()
 
 
@@ -32,6 +32,8 @@ def test_a_proper_url_is_left_as_it_is() -> None:
         f"data:image/png;base64,{base64.urlsafe_b64encode(AWKWARD).decode()}",
         f"data:image/png;base64,{TEXT.replace('+', '%2B').replace('/', '%2f')}",
         f"data:image/png;base64,{TEXT}==",
+        f"data:image/png;base64,{TEXT.replace('+', ' ')}",
+        f"data:image/png;base64, {TEXT}",
     ],
 )
 def test_common_faults_are_mended_into_what_every_engine_reads(url: str) -> None:
@@ -134,6 +136,14 @@ def test_sides_and_pixels_are_bounded(size: tuple[int, int], code: str) -> None:
             max_pixels=10_000 if code == "image_too_large" else 10**6,
         )
     assert refused.value.code == code
+
+
+def test_a_jpeg_of_more_scans_than_its_size_allows_is_refused() -> None:
+    data = encoded(picture("x", (100, 100)), "JPEG", progressive=True)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    assert inspect(data[:-2] + last * 5 + data[-2:], max_pixels=10_000).complete
+    with pytest.raises(BadImage, match="scans"):
+        inspect(data[:-2] + last * 50 + data[-2:], max_pixels=10_000)
 
 
 @pytest.mark.parametrize("data", [b"", b"plain text", b"%PDF-1.7", b"<svg/>", png()[:20]])

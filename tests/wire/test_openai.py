@@ -66,6 +66,7 @@ def test_escapes_in_an_image_url_are_undone() -> None:
     ("members", "field", "expected"),
     [
         ({"response_format": {"type": "json_object"}}, "wants_json", True),
+        ({"structured_outputs": {"json_object": True}}, "wants_json", True),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"a": 1}}}},
             "schema",
@@ -120,6 +121,8 @@ def test_structure_is_found_wherever_clients_put_it(
         (b'{"prompt":' + b"[" * 100_000, None, "nested too deeply"),
         (b'{"x":' * 100_000, None, "nested too deeply"),
         (b'{"messages":[{"role":"user","content":"\xff"}]}', None, "not valid JSON"),
+        (b'{"\xff":1,"messages":[{"role":"user","content":"x"}]}', None, "not valid JSON"),
+        ({"messages": [{"role": "user", "content": [{}] * 60_000}]}, None, "more than 50,000 elements"),
         ({}, "messages", "missing or empty"),
         ({"messages": []}, "messages", "missing or empty"),
         ({"messages": None}, "messages", "missing or empty"),
@@ -258,6 +261,7 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
         ({"choices": []}, StreamChunk()),
         ({"error": {"message": "x"}}, StreamChunk(is_error=True)),
         ({"choices": 5}, StreamChunk()),
+        ({"usage": {"prompt_tokens": 2**60}}, StreamChunk(usage=Usage(), is_usage_only=True)),
         (
             {"usage": {"prompt_tokens": "x", "completion_tokens": -1}},
             StreamChunk(usage=Usage(), is_usage_only=True),

@@ -226,3 +226,21 @@ def test_pixels_are_counted_before_any_is_decoded():
     with pytest.raises(BadImage, match="300 x 200 pixels") as refused:
         open_image(data, max_pixels=59_999)
     assert refused.value.code == "image_too_large"
+
+
+def test_a_header_is_found_early_or_not_at_all():
+    noise = np.random.default_rng(1).integers(0, 256, (1100, 1100, 3), dtype=np.uint8)
+    large = encoded(Image.fromarray(noise))
+    assert len(large) > 3_000_000
+    assert open_image(large, header_only=True).size == (1100, 1100)
+    assert decode_rgb(large).size == (1100, 1100)
+    comments = b"\xff\xd8" + (b"\xff\xfe\x00\x04xx" * 400_000) + encoded(half_black(), "JPEG")[2:]
+    with pytest.raises(BadImage, match="not a readable"):
+        open_image(comments, header_only=True)
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_a_tiff_of_endless_tags_is_refused(order):
+    mark = b"II*\0" if order == "little" else b"MM\0*"
+    with pytest.raises(BadImage, match="more than 1,000 tags"):
+        open_image(mark + (8).to_bytes(4, order) + (60_000).to_bytes(2, order) + bytes(12 * 60_000))

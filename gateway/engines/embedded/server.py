@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import signal
 import socket
@@ -261,7 +262,8 @@ def main(
     )
     server = uvicorn.Server(config)
     # uvicorn raises the signal again once it has stopped; by then there is nothing left to do.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
     if exit_with_stdin:
         threading.Thread(target=_at_end_of_stdin, args=(stop,), daemon=True).start()
     server.run(sockets=None if fd is None else [socket.socket(fileno=fd)])
@@ -270,7 +272,8 @@ def main(
 
 
 def _at_end_of_stdin(stop: Callable[[], None]) -> None:
-    while sys.stdin.buffer.read(1):
+    # Not through sys.stdin: a thread that holds its lock would crash the interpreter's end.
+    while os.read(0, 1):
         pass
     stop()
 

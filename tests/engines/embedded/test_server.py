@@ -334,7 +334,8 @@ async def ready(url: str) -> None:
             pass
 
 
-async def test_it_serves_an_inherited_socket_and_dies_with_its_parent() -> None:
+@pytest.mark.parametrize("end", ["stdin", "SIGTERM", "SIGINT"])
+async def test_it_serves_an_inherited_socket_and_dies_quietly_with_its_parent_or_by_signal(end: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         arguments = ("--fd", str(listener.fileno()), "--exit-with-stdin", "--workers", "1", "--model", "m")
@@ -344,7 +345,10 @@ async def test_it_serves_an_inherited_socket_and_dies_with_its_parent() -> None:
                 answer = await post(http, chat(receipt(), model="m"))
                 assert "CORNER BAKERY" in answer.text
             assert child.stdin is not None
-            child.stdin.close()
+            if end == "stdin":
+                child.stdin.close()
+            else:
+                child.send_signal(getattr(signal, end))
             assert await asyncio.to_thread(child.wait, 20) == 0
             assert child.stderr is not None
             assert child.stderr.read() == b""
@@ -364,26 +368,17 @@ async def test_sigterm_ends_it_even_while_it_loads() -> None:
         assert await asyncio.to_thread(child.wait, 20) == 0
 
 
-class Ended:
-    """A standard input that is at its end."""
-
-    class buffer:  # noqa: N801 - the name of sys.stdin's own attribute
-        @staticmethod
-        def read(_: int) -> bytes:
-            return b""
-
-
 @pytest.fixture
 def _signals() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("_signals")
 def test_it_stops_at_the_end_of_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_load_reader", FakeReader)
-    monkeypatch.setattr(sys, "stdin", Ended)
     server.main(port=0, workers=1, exit_with_stdin=True)
 
 
