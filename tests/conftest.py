@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from hypothesis import settings
 
 from bench.serving import Served, serve
 from gateway.app import Gateway
 from gateway.config import parse
 from tests.support import CONFIG, FakeEngine, served, until
+
+# Timing decides no test.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
