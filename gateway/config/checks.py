@@ -82,7 +82,7 @@ def parse(text: str, file: str, folder: Path, environment: Mapping[str, str]) ->
 
 def not_in_effect(config: Config) -> list[str]:
     """Return the settings the file makes that this version accepts without applying them."""
-    return sorted({match for key in _settings(config) for match in _listed(key, _NOT_IN_EFFECT)})
+    return sorted(key for key in _settings(config) if _listed(key, _NOT_IN_EFFECT))
 
 
 def not_safe_yet(config: Config) -> list[str]:
@@ -109,10 +109,10 @@ def _settings(section: Section, prefix: str = "") -> dict[str, object]:
     return found
 
 
-def _listed(key: str, patterns: Mapping[str, int]) -> list[str]:
-    """The key, where one of the patterns (`*` for one name) matches it."""
+def _listed(key: str, patterns: Mapping[str, int]) -> bool:
+    """Whether a dotted key is one of the patterns, in which `*` stands for a name."""
     parts = (re.escape(pattern).replace(r"\*", ".+") for pattern in patterns)
-    return [key] if any(re.fullmatch(part, key) for part in parts) else []
+    return any(re.fullmatch(part, key) for part in parts)
 
 
 def _cross_check(config: Config, folder: Path) -> Iterator[tuple[Location, str]]:

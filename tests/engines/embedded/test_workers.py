@@ -94,7 +94,7 @@ async def test_closing_the_pieces_breaks_the_job_off() -> None:
         async with contextlib.aclosing(workers.run(endless)) as pieces:
             assert await anext(pieces) == "a"
             assert workers.running == 1
-        await until(lambda: workers.running == 0, within_s=1)
+        await until(lambda: workers.running == 0)
 
 
 @pytest.mark.parametrize("begun", [True, False])
