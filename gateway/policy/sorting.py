@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import unicodedata
@@ -14,6 +15,8 @@ from gateway.model import Reason, SortDecision
 from gateway.policy.prompts import EXACT, KEY_VALUE, PATTERNS, STARTS, TABLE, TEXT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gateway.model import LayoutGuess, SortFacts
 
 # A layout guess below this says nothing: with three classes, a third is chance.
@@ -178,24 +181,30 @@ def _property_names(schema: Mapping[str, Any]) -> set[str]:
     return names
 
 
+def json_objects(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects that stand in a text, the empty ones left out."""
+    decoder = json.JSONDecoder()
+    position = text.find("{")
+    for _ in range(_JSON_STARTS_TRIED):
+        if position < 0:
+            return
+        try:
+            value, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            end = position + 1
+        else:
+            if value:
+                yield value
+        position = text.find("{", end)
+
+
 def _embedded_schema(text: str) -> Mapping[str, Any] | None:
     """The schema of a JSON object in a text that is to be filled in, or that is a schema itself."""
-    for variant in (text, text.replace("'", '"')) if "{" in text else ():
-        decoder = json.JSONDecoder()
-        position = variant.find("{")
-        for _ in range(_JSON_STARTS_TRIED):
-            if position < 0:
-                break
-            try:
-                value, end = decoder.raw_decode(variant, position)
-            except (ValueError, RecursionError):
-                end = position + 1
-            else:
-                if isinstance(value.get("properties"), dict):
-                    return dict(value)
-                if value and _is_blank(value):
-                    return {"properties": value}
-            position = variant.find("{", end)
+    for value in itertools.chain(json_objects(text), json_objects(text.replace("'", '"'))):
+        if isinstance(value.get("properties"), dict):
+            return value
+        if _is_blank(value):
+            return {"properties": value}
     return None
 
 

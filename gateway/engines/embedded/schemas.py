@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from gateway.policy.sorting import json_objects
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from gateway.model import SortFacts
 
@@ -25,10 +26,10 @@ def wanted_schema(facts: SortFacts) -> Mapping[str, Any] | None:
         return facts.schema
     template = facts.template
     if isinstance(template, str):
-        template = next(_objects(template), None)
+        template = next(json_objects(template), None)
     if isinstance(template, dict):
         return schema_of(template)
-    for value in _objects(facts.prompt + "\n" + facts.system):
+    for value in json_objects(facts.prompt + "\n" + facts.system):
         return value if isinstance(value.get("properties"), dict) else schema_of(value)
     if named := _NAMED_FIELDS.search(facts.prompt):
         names = [name.strip(_QUOTES) for name in re.split(r"[,\uff0c\u3001]", named.group(1))]
@@ -63,20 +64,3 @@ def _type_named(name: str) -> str:
         if names.fullmatch(name.strip("<> ")):
             return kind
     return "string"
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects that a text holds."""
-    decoder = json.JSONDecoder()
-    position = text.find("{")
-    for _ in range(16):
-        if position < 0:
-            return
-        try:
-            value, end = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            end = position + 1
-        else:
-            if value:
-                yield value
-        position = text.find("{", end)
