@@ -140,14 +140,23 @@ class Budget:
 
 
 class Verdict(StrEnum):
-    """Why a failed attempt is tried again, or is not."""
+    """Why a failed attempt is tried again, or is not.
+
+    Attributes:
+        RETRY: it is.
+        FINAL: its kind of failure never is.
+        BEGUN: a byte has gone out to the client.
+        REPEATED: the request has had its retries.
+        LATE: its time is over.
+        BUDGET: the shared budget is spent.
+    """
 
     RETRY = auto()
-    FINAL = auto()  # this kind of failure never is
-    BEGUN = auto()  # a byte has gone out to the client
-    REPEATED = auto()  # the request has had its retries
-    LATE = auto()  # its time is over
-    BUDGET = auto()  # the shared budget is spent
+    FINAL = auto()
+    BEGUN = auto()
+    REPEATED = auto()
+    LATE = auto()
+    BUDGET = auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,244 @@
+"""Queues before the engines: who waits, who is refused, whose turn is next.
+
+Time is an argument, in seconds of any clock that does not run backwards.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Starts that must have been seen before a queue's speed is known.
+_ENOUGH_STARTS = 3
+# Retry-After, in seconds: its bounds, and what stands for an unknown one.
+_SHORTEST_S, _LONGEST_S = 1, 60
+_UNKNOWN_S = 2
+# Expected output of a route before it has answered (tokens), and how much each later answer counts.
+_FIRST_GUESS = 256.0
+_WEIGHT = 0.05
+# More than one answer can hold; an engine that claims more must not cost its route all its turns.
+_MOST_TOKENS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Whose turn is next: the state of a deficit round-robin.
+
+    Attributes:
+        deficits: the tokens each route has left of its turns, in the order of the round, the next one first.
+        visiting: the first route's turn has begun: its quantum is in its deficit already.
+    """
+
+    deficits: Mapping[str, float] = field(default_factory=dict)
+    visiting: bool = False
+
+
+def next_turn(turns: Turns, heads: Mapping[str, float], quantum: float) -> tuple[str, Turns]:
+    """Choose the route whose first waiting request is placed, by deficit round-robin on expected tokens.
+
+    Routes that wait get equal shares of tokens, whatever one request costs: over any time in which both wait,
+    two routes differ by at most a quantum and two of the dearest requests. One that waits but is not in `heads`
+    keeps what it has and gains nothing. The method and its bound are Shreedhar and Varghese's ("Efficient fair
+    queuing using deficit round-robin", 1996); rounds in which nobody could afford a request are one step here.
+
+    Args:
+        turns: the state so far.
+        heads: for all routes that could be placed now, the expected cost of their first request in tokens.
+        quantum: tokens that a route gains in its turn, at least 1.
+
+    Raises:
+        ValueError: nothing to choose from, a cost that is negative or not finite, or no such quantum.
+    """
+    if not (heads and 1 <= quantum < math.inf and all(0 <= cost < math.inf for cost in heads.values())):
+        raise ValueError(f"no choice by costs {dict(heads)!r} and quantum {quantum!r}")
+    deficits = {**turns.deficits, **{route: 0.0 for route in heads if route not in turns.deficits}}
+    order = list(deficits)
+    if turns.visiting:
+        first = order[0]
+        if first in heads and deficits[first] >= heads[first]:
+            deficits[first] -= heads[first]
+            return first, Turns(deficits, visiting=True)
+        order.append(order.pop(0))
+    rounds = {
+        route: max(1, math.ceil((heads[route] - deficits[route]) / quantum))
+        for route in order
+        if route in heads
+    }
+    chosen = min(rounds, key=rounds.__getitem__)
+    place = order.index(chosen)
+    for index, route in enumerate(order):
+        if route in heads:
+            gained = quantum * (rounds[chosen] - (index > place))
+            # One that seldom may be placed must not save up turns, and then have them all at once.
+            deficits[route] = min(deficits[route] + gained, heads[route] + quantum)
+    deficits[chosen] = max(0.0, deficits[chosen] - heads[chosen])
+    return chosen, Turns({route: deficits[route] for route in order[place:] + order[:place]}, visiting=True)
+
+
+def idle(turns: Turns, route: str) -> Turns:
+    """Return the state once nothing of a route waits: it loses what it had, and comes back last."""
+    if route not in turns.deficits:
+        return turns
+    kept = {name: deficit for name, deficit in turns.deficits.items() if name != route}
+    return Turns(kept, turns.visiting and next(iter(turns.deficits)) != route)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpeed:
+    """How fast a queue moves: starts per second of queueing, both fading with the same time constant.
+
+    Dividing by seconds of queueing, not by the time constant, is right from the first second on.
+
+    Attributes:
+        window_s: the time constant.
+        starts: those seen, faded.
+        seconds: those in which somebody waited, faded.
+        seen: starts since the queue was last unknown, not faded.
+        queueing: somebody waits.
+        updated_at: when the above was so.
+    """
+
+    window_s: float = 10.0
+    starts: float = 0.0
+    seconds: float = 0.0
+    seen: int = 0
+    queueing: bool = False
+    updated_at: float = -math.inf
+
+    def watched(self, now: float) -> QueueSpeed:
+        """Return the speed once somebody joins the queue, which may have been empty."""
+        if self.queueing:
+            return self
+        aged = self._aged(now)
+        if aged.seconds < self._enough_s:
+            return QueueSpeed(self.window_s, queueing=True, updated_at=aged.updated_at)
+        return replace(aged, queueing=True)
+
+    def started(self, now: float) -> QueueSpeed:
+        """Return the speed once a request has left the queue for an engine."""
+        aged = self._aged(now)
+        return replace(aged, starts=aged.starts + 1, seen=aged.seen + 1)
+
+    def emptied(self, now: float) -> QueueSpeed:
+        """Return the speed once nobody waits, however the last one left: from here on no time counts."""
+        return replace(self._aged(now), queueing=False)
+
+    def per_s(self, now: float) -> float | None:
+        """Return the starts per second; None while too little was seen, or all of it long ago."""
+        aged = self._aged(now)
+        if self.seen < _ENOUGH_STARTS or aged.seconds < self._enough_s:
+            return None
+        return aged.starts / aged.seconds
+
+    @property
+    def _enough_s(self) -> float:
+        """Seconds of queueing after which the speed is known."""
+        return self.window_s / 5
+
+    def _aged(self, now: float) -> QueueSpeed:
+        passed = now - self.updated_at
+        if passed <= 0:
+            return self
+        kept = math.exp(-passed / self.window_s)
+        queued = self.window_s * (1 - kept) if self.queueing else 0.0
+        return QueueSpeed(
+            self.window_s, self.starts * kept, self.seconds * kept + queued, self.seen, self.queueing, now
+        )
+
+
+class Shed(StrEnum):
+    """Why a request gets no place.
+
+    Attributes:
+        NO_ENGINE: no engine of its route answers.
+        QUEUE_FULL: as many wait as may.
+        TOO_SLOW: by the queue's speed it would wait too long.
+        TIMED_OUT: it did wait too long.
+    """
+
+    NO_ENGINE = auto()
+    QUEUE_FULL = auto()
+    TOO_SLOW = auto()
+    TIMED_OUT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request gets no place, and in how many whole seconds to try again (1 to 60)."""
+
+    reason: Shed
+    retry_after: int
+
+
+def refusal(
+    *, waiting: int, max_waiting: int, max_wait_s: float, per_s: float | None, up: bool = True
+) -> Refusal | None:
+    """Decide on a request that cannot be placed at once; None where it may wait.
+
+    An empty queue is never too slow: somebody must wait for its speed to be seen.
+
+    Args:
+        waiting: those of its route that wait already.
+        max_waiting: those that may; 0 where nobody may.
+        max_wait_s: seconds that the request may wait, by its route and by its own deadline.
+        per_s: the queue's speed; None while unknown.
+        up: an engine of its route answers.
+    """
+    if not up:
+        return Refusal(Shed.NO_ENGINE, _UNKNOWN_S)
+    if waiting >= max_waiting:
+        reason = Shed.QUEUE_FULL
+    elif waiting and per_s is not None and waiting + 1 > max_wait_s * per_s:
+        reason = Shed.TOO_SLOW
+    else:
+        return None
+    return Refusal(reason, _retry_after(waiting, max_waiting, max_wait_s, per_s, _UNKNOWN_S))
+
+
+def timed_out(*, waiting: int, max_waiting: int, max_wait_s: float, per_s: float | None) -> Refusal:
+    """Refuse a request that has waited `max_wait_s` in vain, while `waiting` others still do."""
+    return Refusal(Shed.TIMED_OUT, _retry_after(waiting, max_waiting, max_wait_s, per_s, max_wait_s))
+
+
+def _retry_after(
+    waiting: int, max_waiting: int, max_wait_s: float, per_s: float | None, unknown_s: float
+) -> int:
+    """Seconds until one more would find room and be served in time, if the queue moves on as it does."""
+    if per_s is None:
+        seconds = unknown_s
+    elif per_s <= 0:
+        seconds = math.inf
+    else:
+        room = math.floor(min(max_waiting, max_wait_s * per_s))
+        seconds = (waiting + 1 - room) / per_s
+    return math.ceil(min(max(seconds, _SHORTEST_S), _LONGEST_S))
+
+
+@dataclass(frozen=True, slots=True)
+class MeanTokens:
+    """Running mean of a route's output length; a guess, which counts as one answer, until some are known."""
+
+    tokens: float = _FIRST_GUESS
+    answers: int = 1
+
+    def after(self, tokens: int) -> MeanTokens:
+        """Return the mean after one more answer; the latest ones, about twenty, count most."""
+        answers = self.answers + 1
+        weight = max(1 / answers, _WEIGHT)
+        length = min(max(tokens, 1), _MOST_TOKENS)
+        return MeanTokens(self.tokens + weight * (length - self.tokens), answers)
+
+
+def expected_tokens(mean: MeanTokens, limit: int | None = None) -> float:
+    """Return what one request is expected to cost, in output tokens.
+
+    Args:
+        mean: its route's.
+        limit: the most it asks for (`max_tokens`); None where it sets none.
+    """
+    return mean.tokens if limit is None else max(1.0, min(mean.tokens, limit))
