@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 KEEP_ALIVE_S = 4
 # The longest ordinary answer taken from an engine.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+# The longest page about itself taken from one; vLLM's metrics are some 60 kB.
+MAX_PAGE_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +211,27 @@ class EngineClient:
             return None
         except (aiohttp.ClientError, ConnectionError):
             return False
+
+    async def page(self, engine: Engine, path: str, within_s: float) -> bytes:
+        """Return one of an engine's pages about itself, such as /metrics or /version.
+
+        Raises:
+            EngineFailed: no connection, any status but 200, it broke off, or sent over MAX_PAGE_BYTES.
+            EngineTooSlow: the page was not complete in time.
+        """
+        timeout = aiohttp.ClientTimeout(total=within_s)
+        page = bytearray()
+        try:
+            with _failures(f"the engine broke off its {path}"):
+                async with self._session.get(
+                    engine.url + path, timeout=timeout, allow_redirects=False
+                ) as answer:
+                    if answer.status != 200:
+                        raise EngineFailed(f"the engine answered {path} with HTTP {answer.status}")
+                    async for data in answer.content.iter_any():
+                        page += data
+                        if len(page) > MAX_PAGE_BYTES:
+                            raise EngineFailed(f"the engine's {path} is over {MAX_PAGE_BYTES:,} bytes")
+        except TimeoutError as error:
+            raise EngineTooSlow(f"the engine's {path} took over {within_s:.1f} s") from error
+        return bytes(page)

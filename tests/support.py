@@ -107,6 +107,8 @@ class FakeEngine:
 
     behave: Any = None
     healthy: bool = True
+    metrics: bytes | None = None
+    version: str | None = None
     running: int = 0
     aborted: int = 0
     bodies: list[bytes] = field(default_factory=list)
@@ -122,6 +124,8 @@ class FakeEngine:
         sender = _Sender(send)
         if scope["path"] == "/health":
             return await sender.json({}, 200 if self.healthy else 503)
+        if scope["method"] == "GET":
+            return await self._page(scope["path"], sender)
         body = b""
         while (message := await receive())["type"] == "http.request":
             body += message["body"]
@@ -144,6 +148,14 @@ class FakeEngine:
         if isinstance(results[0], Exception):
             raise results[0]
         return None
+
+    async def _page(self, path: str, send: _Sender) -> None:
+        if path == "/version" and self.version is not None:
+            return await send.json({"version": self.version})
+        if path == "/metrics" and self.metrics is not None:
+            await send.start(kind="text/plain; version=0.0.4; charset=utf-8")
+            return await send.body(self.metrics, more=False)
+        return await send.json({"detail": "Not Found"}, 404)
 
 
 class _Sender:

@@ -141,3 +141,43 @@ async def test_health_is_yes_no_or_silence() -> None:
             engine = Engine("e", f"http://127.0.0.1:{listener.getsockname()[1]}", "p", 0)
             assert await client.healthy(engine, 0.05) is None
         assert await client.healthy(engine, 5) is False
+
+
+async def test_a_page_is_read_whole() -> None:
+    page = b"x 1\n" * 100_000
+    async with served(FakeEngine(metrics=page)) as url, EngineClient() as client:
+        assert await client.page(Engine("e", url, "p", 0), "/metrics", 5) == page
+
+
+async def test_a_page_that_is_not_there_is_a_failure_and_a_redirect_is_not_followed() -> None:
+    async def moved(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"location", f"{url}/metrics".encode())]
+        await send({"type": "http.response.start", "status": 302, "headers": headers})
+        await send({"type": "http.response.body"})
+
+    async with served(FakeEngine(metrics=b"x 1\n")) as url, served(moved) as away, EngineClient() as client:
+        for base, path, status in ((url, "/version", 404), (away, "/metrics", 302)):
+            with pytest.raises(EngineFailed, match=f"{path} with HTTP {status}"):
+                await client.page(Engine("e", base, "p", 0), path, 5)
+
+
+async def test_a_page_is_bounded_in_bytes_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.client.MAX_PAGE_BYTES", 100)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with served(FakeEngine(metrics=b"x" * 101)) as url, EngineClient() as client:
+            with pytest.raises(EngineFailed, match="over 100 bytes"):
+                await client.page(Engine("e", url, "p", 0), "/metrics", 5)
+            mute = Engine("e", f"http://127.0.0.1:{silent.getsockname()[1]}", "p", 0)
+            with pytest.raises(EngineTooSlow, match=r"took over 0\.1 s"):
+                await client.page(mute, "/metrics", 0.1)
+
+
+async def test_a_page_that_breaks_off_is_not_a_page() -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"9")]})
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        raise ConnectionError
+
+    async with served(broken) as url, EngineClient() as client:
+        with pytest.raises(EngineFailed, match="broke off"):
+            await client.page(Engine("e", url, "p", 0), "/metrics", 5)
