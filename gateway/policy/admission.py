@@ -41,10 +41,11 @@ class Turns:
 def next_turn(turns: Turns, heads: Mapping[str, float], quantum: float) -> tuple[str, Turns]:
     """Choose the route whose first waiting request is placed, by deficit round-robin on expected tokens.
 
-    Routes that wait get equal shares of tokens, whatever one request costs: over any time in which both wait,
-    two routes differ by at most a quantum and two of the dearest requests. One that waits but is not in `heads`
-    keeps what it has and gains nothing. The method and its bound are Shreedhar and Varghese's ("Efficient fair
-    queuing using deficit round-robin", 1996); rounds in which nobody could afford a request are one step here.
+    Routes that wait get equal shares of tokens, whatever one request costs: over any time in which both
+    wait, two routes differ by at most a quantum and two of the dearest requests. One that waits but is not
+    in `heads` keeps what it has and gains nothing. The method and its bound are Shreedhar and Varghese's
+    ("Efficient fair queuing using deficit round-robin", 1996); rounds in which nobody could afford a request
+    are passed over in one step.
 
     Args:
         turns: the state so far.
@@ -122,7 +123,9 @@ class QueueSpeed:
     def started(self, now: float) -> QueueSpeed:
         """Return the speed once a request has left the queue for an engine."""
         aged = self._aged(now)
-        return replace(aged, starts=aged.starts + 1, seen=aged.seen + 1)
+        return QueueSpeed(
+            self.window_s, aged.starts + 1, aged.seconds, aged.seen + 1, self.queueing, aged.updated_at
+        )
 
     def emptied(self, now: float) -> QueueSpeed:
         """Return the speed once nobody waits, however the last one left: from here on no time counts."""

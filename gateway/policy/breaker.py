@@ -6,7 +6,7 @@ Time is an argument, in seconds of any clock that does not run backwards.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum, auto
 from typing import TYPE_CHECKING
 
@@ -121,19 +121,21 @@ def _probe(breaker: Breaker, now: float, rules: Rules) -> Breaker:
 
 
 def _forgive(breaker: Breaker, now: float, rules: Rules) -> Breaker:
-    return replace(breaker, failures=0) if breaker.failures else breaker
+    return Breaker(Phase.CLOSED, since=breaker.since) if breaker.failures else breaker
 
 
 def _count_failure(breaker: Breaker, now: float, rules: Rules) -> Breaker:
     failures = breaker.failures + 1
-    return _open(breaker, now, rules) if failures >= rules.failures else replace(breaker, failures=failures)
+    if failures >= rules.failures:
+        return _open(breaker, now, rules)
+    return Breaker(Phase.CLOSED, failures=failures, since=breaker.since)
 
 
 def _count_success(breaker: Breaker, now: float, rules: Rules) -> Breaker:
     successes = breaker.successes + 1
     if successes >= rules.probes:
         return Breaker(Phase.CLOSED, since=breaker.since)
-    return replace(breaker, successes=successes)
+    return Breaker(Phase.HALF_OPEN, successes=successes, since=breaker.since)
 
 
 # A move that is not here cannot happen, and would raise KeyError.
