@@ -16,6 +16,7 @@ from starlette.routing import Route
 import gateway
 from gateway.dispatch import Call
 from gateway.errors import BodyTooLarge, ClientLeft, GatewayError
+from gateway.status import report
 from gateway.wire import openai
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from gateway.config import Config
-    from gateway.dispatch import Dispatcher, Reply
+    from gateway.attempt import Reply
+    from gateway.dispatch import Dispatcher
     from gateway.metrics import Metrics
     from gateway.state import State
 
@@ -39,7 +40,6 @@ _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 def create_api(
-    config: Config,
     state: State,
     metrics: Metrics,
     dispatcher: Callable[[], Dispatcher],
@@ -49,8 +49,7 @@ def create_api(
     """Build the HTTP application.
 
     Args:
-        config: the configuration served.
-        state: which engines are up.
+        state: the engines, and the configuration served.
         metrics: what /metrics shows.
         dispatcher: returns what answers completions, once the application runs.
         running: entered while the application runs.
@@ -70,7 +69,7 @@ def create_api(
         redirect_slashes=False,
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
     )
-    api.add_middleware(RequestId)
+    api.add_middleware(Headers, state=state)
     for path in COMPLETIONS:
         api.router.routes.append(Route(path, Completions(path, dispatcher), methods=["POST"]))
 
@@ -81,14 +80,18 @@ def create_api(
 
     @api.get("/ready")
     async def ready(response: Response) -> dict[str, Any]:
-        """200 while at least one route has an engine that is up; the body tells of every route."""
-        routes = {
-            route: any(view.up for view in state.views(config.pools_of(route))) for route in config.routes
-        }
-        if not any(routes.values()):
+        """200 while a route has an engine that is up and the gateway is not stopping; it tells of every one."""
+        routes = {route: state.up(route) for route in state.fleet.routes}
+        status = "stopping" if state.closing else "ready" if any(routes.values()) else "no engine is up"
+        if status != "ready":
             response.status_code = 503
             response.headers["retry-after"] = "2"
-        return {"status": "ready" if any(routes.values()) else "no engine is up", "routes": routes}
+        return {"status": status, "routes": routes}
+
+    @api.get("/status")
+    async def status() -> Mapping[str, Any]:
+        """Routes, pools and engines, their load, and how each engine stands to be chosen now."""
+        return report(state.snapshot(), state.fleet)
 
     @api.get("/metrics")
     async def metrics_page(request: Request) -> Response:
@@ -99,7 +102,12 @@ def create_api(
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:
         """The one configured model."""
-        model = {"id": config.model, "object": "model", "created": created, "owned_by": "ocr-gateway"}
+        model = {
+            "id": state.fleet.config.model,
+            "object": "model",
+            "created": created,
+            "owned_by": "ocr-gateway",
+        }
         return {"object": "list", "data": [model]}
 
     describe = api.openapi
@@ -113,11 +121,15 @@ def create_api(
     return api
 
 
-class RequestId:
-    """Middleware: every answer carries x-request-id, the client's own if it is a sane one; HEAD is as GET."""
+class Headers:
+    """Middleware: every answer carries x-request-id, the client's own if it is a sane one; HEAD is as GET.
 
-    def __init__(self, app: ASGIApp) -> None:
+    While the gateway stops, answers close their connections, so that clients come back elsewhere.
+    """
+
+    def __init__(self, app: ASGIApp, state: State) -> None:
         self._app = app
+        self._state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -134,6 +146,8 @@ class RequestId:
             if message["type"] == "http.response.start":
                 headers = [item for item in message.get("headers", ()) if item[0] != b"x-request-id"]
                 message["headers"] = [*headers, (b"x-request-id", request_id.encode())]
+                if self._state.closing:
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
         await self._app(scope, receive, send_with_id)

@@ -1,57 +1,115 @@
-"""The composition root: a configuration becomes a running application; start and stop."""
+"""The composition root: a configuration becomes a running application; start, reload, drain, stop."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.resources
+import importlib.util
 import logging
 import random
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import uvicorn
 
 from gateway.api import create_api
 from gateway.client import EngineClient
 from gateway.config import EMBEDDED
+from gateway.discovery import Discovery
 from gateway.dispatch import Dispatcher
 from gateway.engines.supervisor import Supervisor
+from gateway.errors import ConfigError
+from gateway.fleet import Fleet
 from gateway.metrics import Metrics
-from gateway.model import Engine
 from gateway.policy.layout import LayoutModel
 from gateway.poller import Poller
+from gateway.reload import Reloader
 from gateway.state import State
 from gateway.vision import Vision
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterator
+    import socket
+    from collections.abc import AsyncIterator, Coroutine
+    from pathlib import Path
+    from types import FrameType
 
     from fastapi import FastAPI
 
     from gateway.config import Config
+    from gateway.model import Engine
 
 log = logging.getLogger(__name__)
 
 _VISION_THREADS = 2
+# What is left of connections once the last request has been answered: the end of its sending.
+_LAST_BYTES_S = 5
+_LOOK_S = 0.05
 
 
 class Gateway:
-    """One gateway over one configuration; `api` is its ASGI application, which starts and stops the rest."""
+    """One gateway; `api` is its ASGI application, which starts and stops the rest."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        embedded = any(EMBEDDED in pool.engines for pool in config.pools.values())
-        self.supervisor = Supervisor(self._embedded_command, self._embedded_died) if embedded else None
-        self.state = State(self._engines(), config.routes)
-        self._metrics = Metrics(self.state)
+    def __init__(self, config: Config, path: Path | None = None) -> None:
+        """Compose it.
+
+        Args:
+            config: valid, and safe to serve.
+            path: the file it came from, watched for changes; None where there is none.
+        """
         self._rng = random.Random()
+        self._supervisor: Supervisor | None = None
+        self._discovery = Discovery(config, self._addresses_changed, self._rng)
+        fleet = Fleet.of(config)
+        self.state = State(fleet, self._engines(config), time.monotonic, self._rng)
+        self._metrics = Metrics(self.state)
+        self._reloader = Reloader(path, config, self.reload, self._count_reload) if path else None
         self._dispatcher: Dispatcher | None = None
+        self._supervising: asyncio.Task[None] | None = None
         self.api: FastAPI = create_api(
-            config, self.state, self._metrics, self._running_dispatcher, self._running, int(time.time())
+            self.state, self._metrics, self._running_dispatcher, self._running, int(time.time())
         )
+        _tell(fleet)
+
+    @property
+    def supervisor(self) -> Supervisor | None:
+        """Who keeps the embedded engine running, where it is configured."""
+        return self._supervisor
+
+    def reload(self, config: Config) -> None:
+        """Take another configuration over: requests in flight end under the one they came with.
+
+        Raises:
+            ConfigError: it cannot be served here; nothing has changed.
+        """
+        require_embedded(config)
+        fleet = Fleet.of(config)
+        self._discovery.watch(config)
+        self.state.configure(fleet, self._engines(config))
+        self._supervise()
+        _tell(fleet)
+
+    def ask_reload(self) -> None:
+        """Load the configuration file again (SIGHUP)."""
+        if self._reloader:
+            self._reloader.ask()
+
+    async def drain(self, *, linger: bool) -> None:
+        """Return once work has ended: taken for `linger_s` more, then finished within `drain_s`."""
+        server = self.state.fleet.config.server
+        self.state.closing = True
+        if linger and server.linger_s:
+            log.info("stopping: work is taken for another %g s", server.linger_s)
+            await asyncio.sleep(server.linger_s)
+        self.state.draining = True
+        end = time.monotonic() + server.drain_s
+        while self.state.busy():
+            if time.monotonic() > end:
+                log.warning("stopping: %d requests are broken off (server.drain_s)", self.state.busy())
+                return
+            await asyncio.sleep(_LOOK_S)
 
     def _running_dispatcher(self) -> Dispatcher:
         if self._dispatcher is None:
@@ -63,37 +121,62 @@ class Gateway:
         with ThreadPoolExecutor(_VISION_THREADS, "vision") as workers:
             async with EngineClient() as client:
                 vision = Vision(layout_model(), workers)
-                self._dispatcher = Dispatcher(
-                    self.config, self.state, client, self._metrics, vision, self._rng
-                )
-                poller = Poller(
-                    self.state, client, self.config.polling.scrape_s, self._rng, on_hung=self._restart
-                )
-                runs = [poller.run()]
-                if self.supervisor:
-                    runs.append(self.supervisor.run())
+                self._dispatcher = Dispatcher(self.state, client, self._metrics, vision)
+                poller = Poller(self.state, client, time.monotonic, self._rng, on_hung=self._restart)
+                runs = [poller.run(), self._discovery.run()]
+                if self._reloader:
+                    runs.append(self._reloader.run())
+                self._supervise()
                 async with background(*runs):
                     yield
+                if self._supervising:
+                    self._supervising.cancel()
+                    await asyncio.gather(self._supervising, return_exceptions=True)
 
-    def _engines(self) -> Iterator[Engine]:
-        for name, pool in self.config.pools.items():
-            for address in pool.engines:
-                if address == EMBEDDED and self.supervisor:
-                    yield Engine(EMBEDDED, self.supervisor.url, name, pool.depth)
-                else:
-                    yield Engine(urlsplit(address).netloc, address, name, pool.depth, pool.api_key)
+    def _engines(self, config: Config) -> tuple[Engine, ...]:
+        wanted = any(EMBEDDED in pool.engines for pool in config.pools.values())
+        if wanted and self._supervisor is None:
+            self._supervisor = Supervisor(self._embedded_command, self._embedded_died)
+        return self._discovery.engines(self._supervisor.url if self._supervisor else None)
+
+    def _addresses_changed(self) -> None:
+        self.state.set_engines(self._engines(self.state.fleet.config))
+
+    def _count_reload(self, valid: bool) -> None:
+        self._metrics.reloaded(valid=valid)
+
+    def _supervise(self) -> None:
+        if self._supervisor and self._supervising is None:
+            self._supervising = asyncio.create_task(self._supervisor.run())
+            self._supervising.add_done_callback(_report)
 
     def _embedded_command(self, fd: int) -> list[str]:
-        options = ["--fd", str(fd), "--model", self.config.model, "--exit-with-stdin"]
+        options = ["--fd", str(fd), "--model", self.state.fleet.config.model, "--exit-with-stdin"]
         return ["-m", "gateway.engines.embedded", *options]
 
     def _restart(self, engine: Engine) -> None:
-        if engine.name == EMBEDDED and self.supervisor:
+        if engine.name == EMBEDDED and self._supervisor:
             log.error("the embedded engine hangs; it is killed and started again")
-            self.supervisor.kill()
+            self._supervisor.kill()
 
     def _embedded_died(self) -> None:
         self.state.mark(EMBEDDED, up=False)
+
+
+def require_embedded(config: Config) -> None:
+    """Check that the embedded engine can run here where a configuration wants it.
+
+    Raises:
+        ConfigError: its packages are missing.
+    """
+    wanted = any(EMBEDDED in pool.engines for pool in config.pools.values())
+    if wanted and importlib.util.find_spec("rapidocr") is None:
+        raise ConfigError(["the embedded engine needs: pip install 'ocr-gateway[embedded]'"])
+
+
+def _tell(fleet: Fleet) -> None:
+    for note in fleet.notes:
+        log.warning("%s", note)
 
 
 @asynccontextmanager
@@ -122,10 +205,38 @@ def layout_model() -> LayoutModel:
     )
 
 
-def serve(config: Config, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT; what is in flight then has `server.drain_s` to finish."""
-    gateway = Gateway(config)
-    uvicorn.run(
+class _Server(uvicorn.Server):
+    """A server that drains the gateway before it stops; a second signal stops it at once."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._stopping: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGHUP, self._gateway.ask_reload)
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._loop is None or self._stopping:
+            super().handle_exit(sig, frame)
+            return
+        self._loop.call_soon_threadsafe(self._stop, sig != signal.SIGINT)
+
+    def _stop(self, linger: bool) -> None:
+        self._stopping = self._stopping or asyncio.get_running_loop().create_task(self._drain(linger))
+
+    async def _drain(self, linger: bool) -> None:
+        await self._gateway.drain(linger=linger)
+        self.should_exit = True
+
+
+def serve(config: Config, path: Path, host: str, port: int) -> None:
+    """Serve until SIGTERM (linger, refuse, drain: `server` in the configuration) or SIGINT (no linger)."""
+    gateway = Gateway(config, path)
+    settings = uvicorn.Config(
         gateway.api,
         host=host,
         port=port,
@@ -137,5 +248,6 @@ def serve(config: Config, host: str, port: int) -> None:
         server_header=False,
         backlog=2048,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(config.server.drain_s),
+        timeout_graceful_shutdown=_LAST_BYTES_S,
     )
+    _Server(settings, gateway).run()

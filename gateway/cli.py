@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 import time
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway import __version__, app, logs
-from gateway.config import EMBEDDED, load, not_in_effect, not_safe_yet
-from gateway.dispatch import sort_rules
+from gateway.config import load, not_in_effect, require_safe
 from gateway.errors import ConfigError, GatewayError
+from gateway.fleet import sort_rules
 from gateway.model import SortFacts
 from gateway.policy import sorting
 from gateway.vision import look
@@ -22,7 +21,6 @@ from gateway.wire import images
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.config import Config
 
 _CONFIG = Path("routes.yaml")
 _SORT_ROW = "{route:<10} {reason:<9} {confidence:<5} {milliseconds:>7} ms  {image}"
@@ -43,33 +41,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(options: argparse.Namespace) -> int:
     logs.configure(options.log_format)
     config = load(options.config)
-    _refuse_unsafe(config, options.config)
-    if _needs_embedded(config) and importlib.util.find_spec("rapidocr") is None:
-        raise ConfigError(
-            [f"{options.config}: the embedded engine needs: pip install 'ocr-gateway[embedded]'"]
-        )
+    require_safe(config, options.config)
+    app.require_embedded(config)
     for key in not_in_effect(config):
         print(f"note: {options.config}: {key} has no effect in this version", file=sys.stderr)
     print(
         f"note: no API keys are configured: whoever reaches {options.host}:{options.port} may use it",
         file=sys.stderr,
     )
-    app.serve(config, options.host, options.port)
+    app.serve(config, options.config, options.host, options.port)
     return 0
-
-
-def _refuse_unsafe(config: Config, path: Path) -> None:
-    if unsafe := not_safe_yet(config):
-        raise ConfigError(
-            [f"{path}: {key}: not supported by this version, which serves without it" for key in unsafe]
-        )
 
 
 def _check(options: argparse.Namespace) -> int:
     config = load(options.config)
     for key in not_in_effect(config):
         print(f"note: {options.config}: {key} has no effect in this version")
-    _refuse_unsafe(config, options.config)
+    require_safe(config, options.config)
     engines = sum(len(pool.engines) for pool in config.pools.values())
     print(
         f"{options.config}: valid - model {config.model}, routes {', '.join(config.routes)}, "
@@ -114,10 +102,6 @@ def _embedded_engine(options: argparse.Namespace) -> int:
     )
     serve_embedded(host=options.host, port=options.port, model=options.model)
     return 0
-
-
-def _needs_embedded(config: Config) -> bool:
-    return any(EMBEDDED in pool.engines for pool in config.pools.values())
 
 
 def _port(text: str) -> int:

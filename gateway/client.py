@@ -12,7 +12,7 @@ import aiohttp
 from gateway.errors import EngineFailed, EngineTooSlow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from typing import Self
 
     from aiohttp.abc import AbstractStreamWriter
@@ -57,7 +57,7 @@ class Answer:
                 raise EngineFailed(f"the engine's answer is longer than {MAX_ANSWER_BYTES:,} bytes")
         return bytes(body)
 
-    async def chunks(self, *, idle_s: float | None) -> AsyncIterator[bytes]:
+    async def chunks(self, *, idle_s: float | None) -> AsyncGenerator[bytes, None]:
         """Yield the body as it arrives.
 
         Raises:

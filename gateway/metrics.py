@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from gateway.model import SortDecision, Usage
-    from gateway.state import State
+    from gateway.state import Snapshot, State
 
 # A creation time beside every counter would double the page; nothing here asks for them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -36,22 +36,59 @@ class _StateCollector(Collector):
         self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        snapshot = self._state.snapshot()
-        in_flight = GaugeMetricFamily(
-            f"{_PREFIX}in_flight", "Requests that occupy an engine now", labels=["route"]
+        snapshot, fleet = self._state.snapshot(), self._state.fleet
+        yield from self._of_routes(snapshot)
+        yield from self._of_engines(snapshot)
+        depths = _gauge("pool_depth", "The pool's num_speculative_tokens", "pool")
+        crossovers = _gauge(
+            "crossover_load", "Requests per engine at which another depth wins", "pool", "route"
         )
-        for route, count in snapshot.in_flight.items():
-            in_flight.add_metric([route], count)
-        up = GaugeMetricFamily(
-            f"{_PREFIX}engine_up", "Whether the engine answers its health check", labels=["pool", "engine"]
-        )
-        for view in snapshot.engines:
-            up.add_metric([view.engine.pool, view.engine.name], view.up)
-        yield in_flight
-        yield up
-        build = GaugeMetricFamily(f"{_PREFIX}build_info", "The gateway's version", labels=["version"])
+        for pool, table in fleet.tables.items():
+            depths.add_metric([pool], fleet.config.pools[pool].depth)
+            for index, route in enumerate(fleet.routes):
+                if pool in fleet.config.pools_of(route):
+                    crossovers.add_metric([pool, route], table.crossover(index).load)
+        budget = _gauge("retry_budget_remaining", "Retries that may be made at once")
+        budget.add_metric([], snapshot.retry_budget)
+        build = _gauge("build_info", "The gateway's version", "version")
         build.add_metric([gateway.__version__], 1)
-        yield build
+        yield from (depths, crossovers, budget, build)
+
+    def _of_routes(self, snapshot: Snapshot) -> Iterator[Metric]:
+        in_flight = _gauge("in_flight", "Requests that occupy an engine now", "route")
+        waiting = _gauge("waiting", "Requests that wait for an engine", "route")
+        oldest = _gauge("oldest_wait_seconds", "How long the first in the queue has waited", "route")
+        for name, route in snapshot.routes.items():
+            in_flight.add_metric([name], route.in_flight)
+            waiting.add_metric([name], route.waiting)
+            oldest.add_metric([name], route.oldest_wait_s)
+        yield from (in_flight, waiting, oldest)
+
+    def _of_engines(self, snapshot: Snapshot) -> Iterator[Metric]:
+        labels = ("pool", "engine")
+        up = _gauge("engine_up", "Whether the engine answers, is awake and takes work", *labels)
+        load = _gauge("engine_load", "Requests there: ours, and those others sent", *labels)
+        breaker = _gauge("engine_breaker_state", "0 closed, 1 half-open, 2 open", *labels)
+        age = _gauge("engine_scrape_age_seconds", "Age of the last reading of its metrics", *labels)
+        mismatch = _gauge("engine_config_mismatch", "1: it differs from its pool's configuration", *labels)
+        rate = _gauge("engine_tokens_per_second", "Output tokens per second, by its own counter", *labels)
+        ratio = _gauge("engine_profile_ratio", "Its tokens per second against its profile's", *labels)
+        for status in snapshot.engines:
+            names = [status.view.engine.pool, status.view.engine.name]
+            up.add_metric(names, status.view.up)
+            load.add_metric(names, status.view.load)
+            breaker.add_metric(names, status.phase)
+            mismatch.add_metric(names, bool(status.mismatch))
+            if status.reading_age_s is not None:
+                age.add_metric(names, status.reading_age_s)
+                rate.add_metric(names, status.rate)
+            if status.ratio is not None:
+                ratio.add_metric(names, status.ratio)
+        yield from (up, load, breaker, age, mismatch, rate, ratio)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_PREFIX + name, text, labels=labels)
 
 
 class Metrics:
@@ -71,10 +108,22 @@ class Metrics:
             "From receipt to the first event that carries output (streams)",
             ["route", "pool"],
         )
+        self._queued = self._histogram(
+            "queue_seconds", "Time in the queue, 0 for who need not wait", ["route", "pool"]
+        )
         self._overhead = self._histogram(
             "overhead_seconds", "Time the gateway itself took", ["stage"], _OVERHEADS
         )
         self._sorted = self._counter("sort_decisions", "Routes given", ["route", "reason"])
+        self._chosen = self._counter(
+            "chosen_depth", "Requests sent to an engine at a depth", ["route", "depth"]
+        )
+        self._shed = self._counter("shed", "Requests refused for want of an engine", ["route", "reason"])
+        self._retries = self._counter("retries", "Attempts made again, by what failed", ["route", "reason"])
+        self._reloads = self._counter("config_reloads", "Changed configurations taken over", [])
+        self._bad_reloads = self._counter(
+            "config_reload_failures", "Changed configurations that were invalid and changed nothing", []
+        )
         self._prompt_tokens = self._counter("prompt_tokens", "Input tokens", ["route", "pool"])
         self._completion_tokens = self._counter("completion_tokens", "Output tokens", ["route", "pool"])
 
@@ -86,6 +135,22 @@ class Metrics:
         """Note what a stage of the path cost."""
         self._overhead.labels(stage).observe(seconds)
 
+    def chosen(self, route: str, depth: int) -> None:
+        """Count an attempt by the depth of its engine under the load it made."""
+        self._chosen.labels(route, depth).inc()
+
+    def shed(self, route: str, reason: str) -> None:
+        """Count a request that gets no engine."""
+        self._shed.labels(route, reason).inc()
+
+    def retried(self, route: str, reason: str) -> None:
+        """Count a further attempt."""
+        self._retries.labels(route, reason).inc()
+
+    def reloaded(self, *, valid: bool) -> None:
+        """Count a changed configuration."""
+        (self._reloads if valid else self._bad_reloads).inc()
+
     def finished(
         self,
         *,
@@ -93,12 +158,25 @@ class Metrics:
         pool: str,
         code: int,
         seconds: float,
+        waited_s: float | None,
         first_token_s: float | None,
         usage: Usage | None,
     ) -> None:
-        """Count one request's end; `route` and `pool` are empty where they were not known yet."""
+        """Count one request's end; `route` and `pool` are empty where they were not known yet.
+
+        Args:
+            route: its route.
+            pool: the pool of the engine that had it last.
+            code: the status it ended with; 499 where the client left.
+            seconds: from receipt to the end.
+            waited_s: in the queue; None where it never had an engine.
+            first_token_s: until the first output of a stream.
+            usage: token counts, where the answer told them.
+        """
         self._requests.labels(route, pool, code).inc()
         self._duration.labels(route, pool).observe(seconds)
+        if waited_s is not None:
+            self._queued.labels(route, pool).observe(waited_s)
         if first_token_s is not None:
             self._first_token.labels(route, pool).observe(first_token_s)
         if usage is not None:

@@ -80,12 +80,24 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineView:
-    """An engine at one moment: whether it answers, and its load in requests."""
+class Reading:
+    """What an engine's metrics said.
 
-    engine: Engine
-    up: bool
+    Attributes:
+        at: when, in seconds on the gateway's clock.
+        load: requests running and waiting there.
+        own: how many of them were this gateway's at that moment.
+        awake: it is not in sleep mode.
+        generation_tokens: tokens written since it started.
+        mismatch: how it differs from its pool's configuration; empty where it does not, or it is not known.
+    """
+
+    at: float
     load: int
+    own: int
+    awake: bool = True
+    generation_tokens: float = 0.0
+    mismatch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,78 +1,503 @@
-"""The only mutable store: which engines are up, and the leases that occupy them."""
+"""The only mutable store: engines and what is known of them, leases, queues, breakers, the retry budget."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+import logging
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gateway.model import Engine, EngineView
+from gateway.policy.admission import MeanTokens, QueueSpeed, Turns, idle, next_turn
+from gateway.policy.balance import Choice, EngineView, Fitness, choose
+from gateway.policy.breaker import Breaker, Outcome, Phase
+from gateway.policy.drift import Drift
+from gateway.policy.retry import Budget, Failure, blame, may_retry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from random import Random
     from types import TracebackType
     from typing import Self
+
+    from gateway.fleet import Fleet
+    from gateway.model import Engine, Reading
+
+log = logging.getLogger(__name__)
+
+# An engine that says it takes no more work is left alone this long.
+_REST_S = 1.0
+# Engines first seen this soon after the start are the fleet as it stands, not newcomers to it.
+_STARTING_S = 10.0
+# Tokens a waiting route gets in its turn.
+_QUANTUM = 256.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """One engine at one moment, as metrics and /status show it.
+
+    Attributes:
+        view: what choosing sees.
+        phase: its breaker's, by now.
+        fitness: whether it may take one more request.
+        reading_age_s: seconds since its metrics were read; None where they never were.
+        rate: its live output tokens per second.
+        ratio: that against the profiles; None where they promise nothing.
+        mismatch: how it differs from its pool's configuration; empty where it does not, or it is not known.
+        leaving: it is on its way out.
+    """
+
+    view: EngineView
+    phase: Phase
+    fitness: Fitness
+    reading_age_s: float | None
+    rate: float
+    ratio: float | None
+    mismatch: str
+    leaving: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RouteStatus:
+    """One route at one moment: requests on engines, requests waiting, and for how long the first has."""
+
+    in_flight: int
+    waiting: int
+    oldest_wait_s: float
+    mean_tokens: float
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All engines, and requests in flight by route, at one moment."""
+    """Everything at one moment."""
 
-    engines: tuple[EngineView, ...]
-    in_flight: Mapping[str, int]
+    engines: tuple[EngineStatus, ...]
+    routes: Mapping[str, RouteStatus]
+    retry_budget: float
+    draining: bool
 
 
 class Lease:
-    """A request's place on an engine: taken by `with`, given back exactly once however the block ends."""
+    """A request's place on an engine, taken from its making until `release`, which counts once.
 
-    def __init__(self, state: State, route: str, engine: Engine) -> None:
+    Attributes:
+        engine: where.
+        depth: the depth it runs at under the load the request made.
+        waited_s: seconds in the queue.
+        on_lost: called when the engine is found hung or gone.
+    """
+
+    def __init__(self, state: State, slot: _Slot, route: str, waited_s: float) -> None:
         self._state = state
-        self._route = route
-        self.engine = engine
+        self._slot = slot
+        self._held = True
+        self.route = route
+        self.engine = slot.engine
+        self.waited_s = waited_s
+        self.on_lost: Callable[[], None] | None = None
+        slot.leases.add(self)
+        state._changed(slot, route, +1)
+        self._begun = state._clock()
+        self.depth = state.fleet.depth(slot.engine.pool, slot.view.load)
+
+    def heard(self) -> None:
+        """Note a sign of life from the engine."""
+        self._slot.heard_at = self._state._clock()
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Feed the engine's breaker with what its work says of it."""
+        self._state._judge(self._slot, outcome, self._begun)
+
+    def release(self) -> None:
+        """Give the place back."""
+        if self._held:
+            self._held = False
+            self._slot.leases.discard(self)
+            self._state._changed(self._slot, self.route, -1)
+            self._state.pump()
 
     def __enter__(self) -> Self:
-        self._state._occupy(self._route, self.engine, +1)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._state._occupy(self._route, self.engine, -1)
+        self.release()
+
+
+class _Slot:
+    """All that is known of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.answers: bool | None = None
+        self.leaving = False
+        self.own: Counter[str] = Counter()
+        self.leases: set[Lease] = set()
+        self.foreign = 0
+        self.reading: Reading | None = None
+        self.drift = Drift()
+        self.mismatch = ""
+        self.breaker = Breaker()
+        self.rests_until = self.back_since = self.heard_at = self.succeeded_at = -math.inf
+        self.view = EngineView(engine)
+
+
+class Waiter:
+    """A request in its route's queue; woken with its `lease`, or without one where the route is no more."""
+
+    def __init__(self, route: str, avoid: str | None, since: float, wake: Callable[[], None]) -> None:
+        self.route = route
+        self.avoid = avoid
+        self.since = since
+        self.wake = wake
+        self.lease: Lease | None = None
 
 
 class State:
-    """Engines and leases of one process; not shared between threads."""
+    """Engines, leases and queues of one process; not shared between threads.
 
-    def __init__(self, engines: Iterable[Engine], routes: Iterable[str]) -> None:
-        self._engines = {engine.name: engine for engine in engines}
-        self._up: dict[str, bool | None] = dict.fromkeys(self._engines)
-        self._load: Counter[str] = Counter()
-        self._in_flight: Counter[str] = Counter(dict.fromkeys(routes, 0))
+    Attributes:
+        fleet: the configuration in force.
+        closing: the gateway is about to stop: work is taken, but clients had better go elsewhere.
+        draining: no new work is taken.
+    """
 
-    def views(self, pools: Iterable[str]) -> list[EngineView]:
-        """Return the engines of the named pools as they are now."""
-        wanted = frozenset(pools)
-        return [
-            EngineView(engine, bool(self._up[name]), self._load[name])
-            for name, engine in self._engines.items()
-            if engine.pool in wanted
-        ]
+    def __init__(
+        self, fleet: Fleet, engines: Iterable[Engine], clock: Callable[[], float], rng: Random
+    ) -> None:
+        """Start with a fleet.
+
+        Args:
+            fleet: the configuration's.
+            engines: those known by now.
+            clock: returns the time in seconds; any that never goes back.
+            rng: decides between equal engines.
+        """
+        self.fleet = fleet
+        self.closing = self.draining = False
+        self._clock = clock
+        self._rng = rng
+        self._started = clock()
+        self._slots: dict[str, _Slot] = {}
+        self._by_route: dict[str, list[_Slot]] = {}
+        self._in_flight: Counter[str] = Counter()
+        self._queues: dict[str, deque[Waiter]] = {}
+        self._speeds: dict[str, QueueSpeed] = {}
+        self._means: dict[str, MeanTokens] = {}
+        self._turns = Turns()
+        self._waiting = 0
+        self._budget = Budget(fleet.config.retry.budget)
+        self.configure(fleet, engines)
+
+    # --- the fleet
+
+    def configure(self, fleet: Fleet, engines: Iterable[Engine]) -> None:
+        """Take over a fleet: leases are kept, engines no longer listed get no more work and go when idle."""
+        self.fleet = fleet
+        self._budget = replace(self._budget, share=fleet.config.retry.budget)
+        for route in set(self._queues) - set(fleet.routes):
+            for waiter in self._queues.pop(route):
+                self._waiting -= 1
+                waiter.wake()
+        for route in fleet.routes:
+            self._queues.setdefault(route, deque())
+            self._speeds.setdefault(route, QueueSpeed())
+            self._means.setdefault(route, MeanTokens())
+        self.set_engines(engines)
+
+    def set_engines(self, engines: Iterable[Engine]) -> None:
+        """Take over the list of engines alone; see configure."""
+        wanted = {engine.name: engine for engine in engines}
+        for name, engine in wanted.items():
+            slot = self._slots.get(name)
+            if slot is None or slot.engine.url != engine.url:
+                slot = self._slots[name] = _Slot(engine)
+            slot.engine, slot.leaving = engine, False
+        for name, slot in list(self._slots.items()):
+            if name not in wanted:
+                slot.leaving = True
+                if not slot.leases:
+                    del self._slots[name]
+        for route in self.fleet.routes:
+            pools = self.fleet.config.pools_of(route)
+            self._by_route[route] = [slot for slot in self._slots.values() if slot.engine.pool in pools]
+        for slot in self._slots.values():
+            self._refresh(slot)
+        self.pump()
+
+    def engines(self) -> tuple[Engine, ...]:
+        """Return every engine that is to be watched: those listed, and those leaving with work on them."""
+        return tuple(slot.engine for slot in self._slots.values())
+
+    # --- choosing, leases, queues
+
+    def choose(self, route: str, avoid: str | None = None) -> Choice:
+        """Choose an engine for one more request of a route, without taking the place."""
+        if route not in self._queues:
+            return Choice(None, Fitness.DOWN, (), 0)
+        return choose(
+            [slot.view for slot in self._by_route[route]],
+            self.fleet.routes.index(route),
+            now=self._clock(),
+            rules=self.fleet.rules,
+            rng=self._rng,
+            avoid=avoid,
+        )
+
+    def take(self, route: str, avoid: str | None = None) -> Lease | Choice:
+        """Take a place at once; where none may be had, or others wait already, tell why."""
+        choice = self.choose(route, avoid)
+        if choice.view is None:
+            return choice
+        if self._waiting:
+            return replace(choice, view=None, reason=Fitness.HELD)
+        return Lease(self, self._slots[choice.view.engine.name], route, 0.0)
+
+    def wait(
+        self, route: str, wake: Callable[[], None], avoid: str | None = None, *, first: bool = False
+    ) -> Waiter:
+        """Join a route's queue; `wake` is called when the waiter has its lease, which may be at once.
+
+        Args:
+            route: whose queue.
+            wake: called once, with the waiter's `lease` set.
+            avoid: an engine that failed this request before.
+            first: join at the head; for requests that have waited before.
+        """
+        waiter = Waiter(route, avoid, self._clock(), wake)
+        queue = self._queues[route]
+        self._speeds[route] = self._speeds[route].watched(waiter.since)
+        (queue.appendleft if first else queue.append)(waiter)
+        self._waiting += 1
+        self.pump()
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """Leave the queue; a lease that came meanwhile stays with the waiter."""
+        queue = self._queues.get(waiter.route)
+        if queue and waiter in queue:
+            queue.remove(waiter)
+            self._left_queue(waiter.route)
+
+    def waiting(self, route: str) -> int:
+        """Return how many requests of a route wait."""
+        return len(self._queues[route])
+
+    def queue_speed(self, route: str) -> float | None:
+        """Return how many waiting requests of a route get their turn per second; None while unknown."""
+        return self._speeds[route].per_s(self._clock())
+
+    def pump(self) -> None:
+        """Give free places to waiting requests, route by route in turn."""
+        while self._waiting:
+            choices = {
+                route: choice
+                for route, queue in self._queues.items()
+                if queue and (choice := self.choose(route, queue[0].avoid)).view
+            }
+            if not choices:
+                return
+            costs = {route: self._means[route].tokens for route in choices}
+            route, self._turns = next_turn(self._turns, costs, _QUANTUM)
+            waiter = self._queues[route].popleft()
+            now = self._clock()
+            self._speeds[route] = self._speeds[route].started(now)
+            self._left_queue(route)
+            view = choices[route].view
+            assert view is not None  # noqa: S101 - chosen above
+            waiter.lease = Lease(self, self._slots[view.engine.name], route, now - waiter.since)
+            waiter.wake()
+
+    def answered(self, route: str, tokens: int) -> None:
+        """Note the length of an answer, by which routes share places."""
+        self._means[route] = self._means[route].after(tokens)
+
+    # --- what is learned of engines
+
+    def mark(self, name: str, *, up: bool) -> bool:
+        """Note whether an engine answers; tell whether that is news."""
+        slot = self._slots.get(name)
+        if slot is None or slot.answers == up:
+            return False
+        now = self._clock()
+        if up and (slot.answers is False or now - self._started > _STARTING_S):
+            slot.breaker = slot.breaker.revived(now, self.fleet.rules)
+            slot.back_since = now
+        slot.answers = up
+        self._refresh(slot)
+        self.pump()
+        return True
+
+    def lost(self, name: str) -> None:
+        """Take an engine for hung or gone: whoever waits there for a first byte is told."""
+        self.mark(name, up=False)
+        if slot := self._slots.get(name):
+            for lease in list(slot.leases):
+                if lease.on_lost:
+                    lease.on_lost()
+
+    def blame(self, lease: Lease, failure: Failure) -> None:
+        """Draw the conclusions of a failed attempt on its engine."""
+        slot = lease._slot
+        if failure is Failure.BUSY:
+            slot.rests_until = self._clock() + _REST_S
+            self._refresh(slot)
+        if failure is Failure.UNREACHABLE and self.mark(slot.engine.name, up=False):
+            log.warning("engine %s is down: no connection to it", slot.engine.name)
+        # An engine that answers 500 alone, while others succeed, has not been given bad requests.
+        agree = slot.answers is False or any(
+            other.succeeded_at > slot.succeeded_at for other in self._slots.values()
+        )
+        lease.outcome(blame(failure, others_agree=agree))
+
+    def _judge(self, slot: _Slot, outcome: Outcome, begun: float) -> None:
+        now = self._clock()
+        if outcome is Outcome.SUCCESS:
+            slot.succeeded_at = now
+        before = slot.breaker.at(now, self.fleet.rules)
+        slot.breaker = before.after(outcome, now, self.fleet.rules, begun=begun)
+        if slot.breaker != before:
+            if slot.breaker.phase != before.phase:
+                log.warning(
+                    "the breaker of engine %s is %s", slot.engine.name, slot.breaker.phase.name.lower()
+                )
+            self._refresh(slot)
+
+    def read(self, name: str, reading: Reading) -> None:
+        """Take over a reading of an engine's metrics."""
+        slot = self._slots.get(name)
+        if slot is None:
+            return
+        last, slot.reading = slot.reading, reading
+        if last and reading.at > last.at and reading.generation_tokens >= last.generation_tokens:
+            slot.drift = slot.drift.after(
+                reading.generation_tokens - last.generation_tokens,
+                reading.at - last.at,
+                self._promised(slot, (last.load + reading.load) / 2),
+            )
+        slot.foreign = max(0, reading.load - reading.own)
+        if slot.mismatch != reading.mismatch:
+            slot.mismatch = reading.mismatch
+            if slot.mismatch:
+                log.warning("engine %s differs from its pool's configuration: %s", name, slot.mismatch)
+        self._refresh(slot)
+        self.pump()
+
+    def heard_at(self, name: str) -> float:
+        """Return when an engine last sent a part of an answer, on the state's clock."""
+        slot = self._slots.get(name)
+        return slot.heard_at if slot else -math.inf
+
+    def ours(self, name: str) -> int:
+        """Return how many of an engine's requests are this gateway's."""
+        slot = self._slots.get(name)
+        return slot.own.total() if slot else 0
+
+    # --- the retry budget
+
+    def begun(self) -> None:
+        """Note that one more request begins, which adds to what may be retried."""
+        self._budget = self._budget.begun(self._clock())
+
+    def may_retry(self, failure: Failure, *, attempts: int, seconds_left: float) -> bool:
+        """Decide on another attempt, and take it from the budget; see policy.retry.may_retry."""
+        decision = may_retry(
+            failure,
+            attempts=attempts,
+            per_request=self.fleet.config.retry.per_request,
+            begun=False,
+            seconds_left=seconds_left,
+            budget=self._budget,
+            now=self._clock(),
+        )
+        self._budget = decision.budget
+        return decision.retry
+
+    # --- views
+
+    def up(self, route: str) -> bool:
+        """Return whether a route has an engine that answers."""
+        return any(slot.view.up for slot in self._by_route[route])
+
+    def busy(self) -> int:
+        """Return how many requests are on engines or wait for one."""
+        return self._in_flight.total() + self._waiting
 
     def snapshot(self) -> Snapshot:
         """Return everything at this moment."""
-        pools = {engine.pool for engine in self._engines.values()}
-        return Snapshot(tuple(self.views(pools)), dict(self._in_flight))
+        now = self._clock()
+        routes = {
+            route: RouteStatus(
+                self._in_flight[route],
+                len(self._queues[route]),
+                now - self._queues[route][0].since if self._queues[route] else 0.0,
+                self._means[route].tokens,
+            )
+            for route in self.fleet.routes
+        }
+        engines = tuple(self._status(slot, now) for slot in self._slots.values())
+        return Snapshot(engines, routes, self._budget.remaining(now), self.draining)
 
-    def lease(self, route: str, engine: Engine) -> Lease:
-        """Return the lease by which a request of `route` occupies `engine` while it is entered."""
-        return Lease(self, route, engine)
+    def _status(self, slot: _Slot, now: float) -> EngineStatus:
+        return EngineStatus(
+            view=slot.view,
+            phase=slot.breaker.at(now, self.fleet.rules).phase,
+            fitness=slot.view.fitness(now, self.fleet.rules),
+            reading_age_s=now - slot.reading.at if slot.reading else None,
+            rate=slot.drift.rate,
+            ratio=slot.drift.ratio,
+            mismatch=slot.mismatch,
+            leaving=slot.leaving,
+        )
 
-    def mark(self, engine: str, *, up: bool) -> bool:
-        """Note whether an engine answers; tell whether that is news."""
-        changed = self._up[engine] != up
-        self._up[engine] = up
-        return changed
+    def _promised(self, slot: _Slot, load: float) -> float | None:
+        """The tokens per second the profiles promise for an engine's load, in its own mix."""
+        own = slot.view.own
+        ours = sum(own)
+        if not load:
+            return 0.0
+        table = self.fleet.tables.get(slot.engine.pool)
+        return table.expected_rate([count * load / ours for count in own]) if table and ours else None
 
-    def _occupy(self, route: str, engine: Engine, change: int) -> None:
-        self._load[engine.name] += change
-        self._in_flight[route] += change
+    def _changed(self, slot: _Slot, route: str, by: int) -> None:
+        slot.own[route] += by
+        self._in_flight[route] += by
+        if slot.leaving and not slot.leases and self._slots.get(slot.engine.name) is slot:
+            del self._slots[slot.engine.name]
+            for slots in self._by_route.values():
+                if slot in slots:
+                    slots.remove(slot)
+        self._refresh(slot)
+
+    def _left_queue(self, route: str) -> None:
+        self._waiting -= 1
+        if not self._queues[route]:
+            self._turns = idle(self._turns, route)
+            self._speeds[route] = self._speeds[route].emptied(self._clock())
+
+    def _refresh(self, slot: _Slot) -> None:
+        """Work out an engine's view anew."""
+        own = tuple(slot.own[route] for route in self.fleet.routes)
+        ours = slot.own.total()
+        table = self.fleet.tables.get(slot.engine.pool)
+        if table is None:  # its pool has been taken out of the configuration
+            slot.view = replace(slot.view, up=False, own=own, ours=ours, load=ours + slot.foreign)
+            return
+        mix = [self._in_flight[route] for route in self.fleet.routes]
+        appraisal = table.appraise(own, slot.foreign, mix)
+        awake = slot.reading is None or slot.reading.awake
+        slot.view = EngineView(
+            engine=slot.engine,
+            up=bool(slot.answers) and awake and not slot.leaving,
+            own=own,
+            ours=ours,
+            load=ours + slot.foreign,
+            gains=appraisal.gains,
+            cap=appraisal.cap,
+            share=math.ceil(appraisal.cap / self.fleet.config.server.replicas),
+            breaker=slot.breaker,
+            rests_until=slot.rests_until,
+            back_since=slot.back_since,
+        )

@@ -30,18 +30,7 @@ _PLAIN_WORDS = {
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 # Settings of the contract that this version accepts and does not apply yet, by the issue that will.
-_NOT_IN_EFFECT: Mapping[str, int] = {
-    "model_path": 3,
-    "pools.*.max_load": 3,
-    "routes.*.schedule": 3,
-    "routes.*.profile": 3,
-    "routes.*.queue": 3,
-    "polling.stale_s": 3,
-    "polling.resolve_s": 3,
-    "breaker": 3,
-    "retry": 3,
-    "server.linger_s": 3,
-}
+_NOT_IN_EFFECT: Mapping[str, int] = {"model_path": 5}
 # The same where serving without the setting would be unsafe: `serve` refuses to start.
 _NOT_SAFE_YET: Mapping[str, int] = {"auth.keys_file": 7, "auth.limits": 7, "server.admin_port": 7}
 
@@ -85,15 +74,17 @@ def not_in_effect(config: Config) -> list[str]:
     return sorted(key for key in _settings(config) if _listed(key, _NOT_IN_EFFECT))
 
 
-def not_safe_yet(config: Config) -> list[str]:
-    """Return the settings that this version cannot honour and must not ignore."""
-    keys = [key for key, value in _settings(config).items() if value and _listed(key, _NOT_SAFE_YET)]
-    return keys + [
-        f"pools.{name}.engines: {engine}"
-        for name, pool in config.pools.items()
-        for engine in pool.engines
-        if engine.startswith("dns+")
-    ]
+def require_safe(config: Config, path: Path) -> None:
+    """Check that this version honours every setting that it would be unsafe to ignore.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    unsafe = [key for key, value in _settings(config).items() if value and _listed(key, _NOT_SAFE_YET)]
+    if unsafe:
+        raise ConfigError(
+            [f"{path}: {key}: not supported by this version, which serves without it" for key in unsafe]
+        )
 
 
 def _settings(section: Section, prefix: str = "") -> dict[str, object]:
@@ -175,6 +166,7 @@ def _check_profile(config: Config, name: str, path: Path) -> Iterator[tuple[Loca
         for at, message in _explain(error, Profile):
             yield where, f"{path}: {'.'.join(map(str, at)) or 'file'}: {message}"
     else:
+        config.profiles[name] = profile
         if profile.route != name:
             yield where, f"{path} was measured for route {profile.route!r}"
         for pool in profile.pools:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 EMBEDDED = "embedded"
 
@@ -50,10 +58,15 @@ class Pool(Section):
         return depth
 
     @property
+    def ranges(self) -> tuple[tuple[int, int, int], ...]:
+        """The engines' own schedule by batch size, `(from, to, depth)`; empty where they have none."""
+        table = self.speculative_config.get("num_speculative_tokens_per_batch_size") or ()
+        return tuple((first, to, min(depth, self.depth)) for first, to, depth in table)
+
+    @property
     def depths(self) -> frozenset[int]:
         """Every depth its engines may run at: more than one where they schedule it by batch size."""
-        table = self.speculative_config.get("num_speculative_tokens_per_batch_size", ())
-        return frozenset((self.depth, *(depth for _, _, depth in table)))
+        return frozenset((self.depth, *(depth for _, _, depth in self.ranges)))
 
     @field_validator("engines")
     @classmethod
@@ -157,10 +170,11 @@ class Retry(Section):
 
 
 class Server(Section):
-    """Stopping and the admin port; seconds."""
+    """Stopping (seconds), the most gateway replicas that share these engines, and the admin port."""
 
     drain_s: Seconds = 60
-    linger_s: Annotated[float, Field(ge=0)] = 5
+    linger_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5
+    replicas: Count = 1
     admin_port: Annotated[int, Field(ge=1, le=65535)] | None = None
 
 
@@ -195,12 +209,33 @@ class RemoteImages(Section):
     ] = ()
 
 
+Load = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+
+
 class Profile(Section):
-    """A route's measured curves: by pool, output tokens per second of one engine at each load."""
+    """A route's measured curves.
+
+    Attributes:
+        route: which.
+        pools: by pool, `[load, tokens per second of one engine]`, with the standard error of the latter as a
+            third number where it is known.
+        meta: what it was measured on: `model`, `gpu`, `engine_version`, `pools` (speculative configs), ...
+    """
 
     route: str
-    pools: dict[str, Annotated[tuple[tuple[Seconds, Seconds], ...], Field(min_length=1)]]
+    pools: dict[
+        str,
+        Annotated[tuple[tuple[Load, Seconds] | tuple[Load, Seconds, Seconds], ...], Field(min_length=1)],
+    ]
     meta: dict[str, Any]
+
+    @field_validator("pools")
+    @classmethod
+    def _one_rate_a_load(cls, pools: dict[str, tuple[tuple[float, ...], ...]]) -> object:
+        for name, points in pools.items():
+            if len({point[0] for point in points}) < len(points):
+                raise ValueError(f"pool {name!r} has two rates for one load")
+        return pools
 
 
 class Config(Section):
@@ -218,6 +253,12 @@ class Config(Section):
     limits: Limits = Limits()
     auth: Auth = Auth()
     remote_images: RemoteImages = RemoteImages()
+    _profiles: dict[str, Profile] = PrivateAttr(default_factory=dict)
+
+    @property
+    def profiles(self) -> dict[str, Profile]:
+        """The profiles that the routes' files hold, by route."""
+        return self._profiles
 
     def pools_of(self, route: str) -> tuple[str, ...]:
         """Return the pools that a route may use, in the file's order."""

@@ -1,20 +1,147 @@
-"""Which of several engines takes the next request."""
+"""Which engine takes the next request of a route."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from gateway.policy.breaker import Breaker, Rules
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Sequence
     from random import Random
 
-    from gateway.model import EngineView
+    from gateway.model import Engine
+
+# Gains this close (relative) are a tie: pieces of a curve are straight, and sums of floats are not exact.
+_TIE = 1e-6
+# An engine that comes back gets this many requests, doubling every second, until it is in step again.
+_WARM_FROM = 8
+_WARM_S = 6.0
 
 
-def least_loaded(engines: Iterable[EngineView], rng: Random) -> EngineView | None:
-    """Return a healthy engine with the fewest requests, ties at random; None where none is up."""
-    up = [view for view in engines if view.up]
-    if not up:
-        return None
-    lowest = min(view.load for view in up)
-    return rng.choice([view for view in up if view.load == lowest])
+_CLOSED = Breaker()
+
+
+class Fitness(StrEnum):
+    """Whether an engine may take one more request now, and if not, why not."""
+
+    FREE = "free"
+    DOWN = "down"
+    RESTING = "resting"
+    HELD = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """An engine at one moment.
+
+    Attributes:
+        engine: which.
+        up: it answers its health check, is awake and not on its way out.
+        own: this gateway's requests there, by route in the configuration's order.
+        ours: their sum.
+        load: requests there, ours and those that others sent.
+        gains: by route, what one more request adds (policy.depth).
+        cap: the load from which requests wait instead.
+        share: of this load this gateway may always keep its own.
+        breaker: its circuit breaker.
+        rests_until: it refused work; none is sent to it before this time.
+        back_since: when it came back after having been down.
+    """
+
+    engine: Engine
+    up: bool = False
+    own: tuple[int, ...] = ()
+    ours: int = 0
+    load: int = 0
+    gains: tuple[float, ...] = ()
+    cap: int = 1
+    share: int = 1
+    breaker: Breaker = _CLOSED
+    rests_until: float = -math.inf
+    back_since: float = -math.inf
+
+    def fitness(self, now: float, rules: Rules) -> Fitness:
+        """Return whether it may take one more request."""
+        if not self.up:
+            return Fitness.DOWN
+        if now < self.rests_until or not self.breaker.at(now, rules).allows(self.ours, rules):
+            return Fitness.RESTING
+        back = now - self.back_since
+        if back < _WARM_S and self.ours >= _WARM_FROM * 2**back:
+            return Fitness.RESTING
+        return Fitness.HELD if self.load >= self.cap and self.ours >= self.share else Fitness.FREE
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The engine chosen for a request, or why there is none; `candidates` tells how each engine stood.
+
+    Attributes:
+        view: the engine as it was; None where none may take the request.
+        reason: FREE, or the least bad reason why no engine may.
+        views: every engine the route may use.
+        route: the route's index.
+    """
+
+    view: EngineView | None
+    reason: Fitness
+    views: Sequence[EngineView]
+    route: int
+
+    def candidates(self, now: float, rules: Rules) -> list[tuple[str, float, int, Fitness]]:
+        """Return name, gain, load and fitness of every engine, best gain first."""
+        rows = [
+            (view.engine.name, view.gains[self.route], view.load, view.fitness(now, rules))
+            for view in self.views
+        ]
+        return sorted(rows, key=lambda row: -row[1])
+
+
+def choose(
+    views: Sequence[EngineView],
+    route: int,
+    *,
+    now: float,
+    rules: Rules,
+    rng: Random,
+    avoid: str | None = None,
+) -> Choice:
+    """Choose where one more request adds most; ties go to the least loaded, then at random.
+
+    Args:
+        views: the engines the route may use.
+        route: its index in the configuration's order.
+        now: the time, in seconds.
+        rules: the breaker's.
+        rng: decides between equals.
+        avoid: the name of an engine that has failed this request already.
+    """
+    best: list[EngineView] = []
+    gain = margin = 0.0
+    load = 0
+    reasons = set()
+    for view in views:
+        if view.engine.name == avoid:
+            continue
+        fitness = view.fitness(now, rules)
+        if fitness is not Fitness.FREE:
+            reasons.add(fitness)
+            continue
+        here = view.gains[route]
+        if not best or here > gain + margin or (here >= gain - margin and view.load < load):
+            best, gain, load = [view], here, view.load
+            margin = _TIE * abs(gain)
+        elif here >= gain - margin and view.load == load:
+            best.append(view)
+    if best:
+        return Choice(best[0] if len(best) == 1 else rng.choice(best), Fitness.FREE, views, route)
+    return Choice(None, _least_bad(reasons), views, route)
+
+
+def _least_bad(reasons: Collection[Fitness]) -> Fitness:
+    """What a request may hope for: a held engine frees itself soonest, one that is down may never."""
+    return next((reason for reason in (Fitness.HELD, Fitness.RESTING) if reason in reasons), Fitness.DOWN)

@@ -100,7 +100,8 @@ class _Chunk(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    usage: dict[str, Any] | None = None
+    choices: list[msgspec.Raw]
+    usage: Any = None
 
 
 _ANSWER = msgspec.json.Decoder(_Answer)
@@ -141,16 +142,25 @@ class CompletionRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """An answer that is not streamed; its token usage, where it is told."""
+
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamChunk:
     """One event of a stream.
 
     Attributes:
+        is_chunk: it is a chunk of a completion.
         usage: token usage, where it is told.
         is_usage_only: it carries usage and no choices: the chunk that `include_usage` adds.
         has_output: it carries generated text.
         is_error: it reports a failure.
     """
 
+    is_chunk: bool = False
     usage: Usage | None = None
     is_usage_only: bool = False
     has_output: bool = False
@@ -223,10 +233,10 @@ def rewritten(
     )
 
 
-def read_usage(body: bytes) -> Usage | None:
-    """Return the token usage that an answer tells; None where it tells none."""
+def read_answer(body: bytes) -> WholeAnswer | None:
+    """Read an answer that is not streamed; None where it is no completion."""
     try:
-        return _usage(_ANSWER.decode(body).usage)
+        return WholeAnswer(_usage(_ANSWER.decode(body).usage))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -245,6 +255,7 @@ def read_chunk(data: bytes) -> StreamChunk:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return StreamChunk()
     return StreamChunk(
+        is_chunk=chunk.choices is not None,
         usage=_usage(chunk.usage),
         is_usage_only=bool(chunk.usage) and not chunk.choices,
         has_output=any(choice.has_output() for choice in chunk.choices or ()),
@@ -347,8 +358,8 @@ def _forced_tool_schema(fields: _Body) -> Mapping[str, Any] | None:
     return None
 
 
-def _usage(usage: Mapping[str, Any] | None) -> Usage | None:
-    if not usage:
+def _usage(usage: object) -> Usage | None:
+    if not (usage and isinstance(usage, dict)):
         return None
     counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
     return Usage(*(count if isinstance(count, int) and 0 < count < _MAX_TOKENS else 0 for count in counts))

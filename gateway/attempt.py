@@ -1,0 +1,286 @@
+"""One attempt at one engine: send, read up to the first byte for the client, then stream the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.errors import EngineFailed, GatewayError, Unavailable
+from gateway.policy import retry
+from gateway.policy.breaker import Outcome
+from gateway.policy.retry import Failure
+from gateway.wire import openai, sse
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+
+    from gateway.client import Answer, EngineClient
+    from gateway.config import Timeouts
+    from gateway.model import Usage
+    from gateway.state import Lease
+
+# What a client should wait where an engine does not say.
+RETRY_AFTER_S = 2
+
+# What the client module's error codes say of the engine; its statuses are policy.retry's.
+_FAILURES = {
+    "engine_unreachable": Failure.UNREACHABLE,
+    "engine_died": Failure.DIED,
+    "engine_lost": Failure.LOST,
+    "engine_garbage": Failure.GARBAGE,
+    "engine_error": Failure.BAD_GATEWAY,
+    "engine_slow": Failure.SLOW,
+    "engine_idle": Failure.SLOW,
+    "total_timeout": Failure.SLOW,
+}
+# Comments that keep a stream alive are held back until its first event, so many bytes of them.
+_HELD_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is sent: a request that has been received and sorted.
+
+    Attributes:
+        path: the endpoint, on the gateway as on the engine.
+        request_id: goes along to the engine.
+        body: as the engine gets it.
+        stream: a stream is asked for.
+        strip_usage: the usage chunk was the gateway's own wish, and not for the client.
+        timeouts: the route's.
+    """
+
+    path: str
+    request_id: str
+    body: bytes
+    stream: bool
+    strip_usage: bool
+    timeouts: Timeouts
+
+
+@dataclass(slots=True)
+class Outturn:
+    """What an answer told while it went through.
+
+    Attributes:
+        usage: token counts.
+        first_token_at: when the first output of a stream came, by time.perf_counter.
+        failed: the status of a failure after the first byte; 0 where there was none.
+    """
+
+    usage: Usage | None = None
+    first_token_at: float | None = None
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the client gets.
+
+    Attributes:
+        status: HTTP status.
+        content_type: the engine's.
+        length: the body's bytes, None where that is not known beforehand.
+        retry_after: the Retry-After of a 429.
+        chunks: the body as it comes.
+        deadline: when the last byte must have gone out, on the event loop's clock.
+    """
+
+    status: int
+    content_type: str
+    length: int | None
+    retry_after: str | None
+    chunks: AsyncIterator[bytes]
+    deadline: float
+
+
+class AttemptFailed(Exception):
+    """An attempt's failure before anything has gone out: what it was, and what the client is told of it."""
+
+    def __init__(self, failure: Failure, error: GatewayError) -> None:
+        super().__init__(failure)
+        self.failure = failure
+        self.error = error
+
+
+@asynccontextmanager
+async def attempt(
+    client: EngineClient, job: Job, lease: Lease, outturn: Outturn, deadline: float
+) -> AsyncIterator[Reply]:
+    """Send a job to the engine of a lease and yield the answer, once its first byte for the client is there.
+
+    Args:
+        client: sends it.
+        job: what is sent.
+        lease: the place on the engine; hears of signs of life and of a broken stream.
+        outturn: filled while the answer goes through.
+        deadline: when the answer must be complete, on the event loop's clock.
+
+    Raises:
+        AttemptFailed: there is no such byte.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            async with _unless_lost(lease):
+                answer = await stack.enter_async_context(
+                    client.post(
+                        lease.engine,
+                        job.path,
+                        job.body,
+                        {"Content-Type": "application/json", "X-Request-Id": job.request_id},
+                        connect_s=job.timeouts.connect_s,
+                        first_event_s=job.timeouts.first_event_s if job.stream else None,
+                        deadline=deadline,
+                    )
+                )
+                lease.heard()
+                if failure := retry.failure_of(answer.status):
+                    raise AttemptFailed(failure, await _refusal(answer))
+                reply = await _begin(job, answer, lease, outturn, stack, deadline)
+        except GatewayError as error:
+            raise AttemptFailed(_FAILURES.get(error.code or "", Failure.GARBAGE), error) from error
+        # A client's own mistake says nothing of the engine.
+        lease.outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
+        yield reply
+
+
+@asynccontextmanager
+async def _unless_lost(lease: Lease) -> AsyncIterator[None]:
+    """Break a wait off when the engine is found hung or gone."""
+    loop = asyncio.get_running_loop()
+    scope = asyncio.timeout(None)
+    lease.on_lost = lambda: scope.reschedule(loop.time())
+    try:
+        async with scope:
+            yield
+    except TimeoutError as error:
+        raise EngineFailed(
+            "the engine hangs: it does not answer its health check", code="engine_lost"
+        ) from error
+    finally:
+        lease.on_lost = None
+
+
+async def _begin(
+    job: Job, answer: Answer, lease: Lease, outturn: Outturn, stack: AsyncExitStack, deadline: float
+) -> Reply:
+    """Read an answer up to the first byte for the client.
+
+    Raises:
+        GatewayError: it broke off before, or is no completion.
+    """
+    chunks: AsyncGenerator[bytes, None]
+    length = None
+    if job.stream and answer.is_stream:
+        incoming = await stack.enter_async_context(aclosing(answer.chunks(idle_s=job.timeouts.idle_s)))
+        events = _Events(outturn, strip_usage=job.strip_usage)
+        chunks = _stream(await events.opening(incoming), incoming, events, lease, outturn)
+    else:
+        body = await answer.read()
+        if answer.status < 400:
+            whole = openai.read_answer(body)
+            if whole is None:
+                raise EngineFailed("the engine's answer is no completion", code="engine_garbage")
+            outturn.usage = whole.usage
+        length, chunks = len(body), _once(body)
+    await stack.enter_async_context(aclosing(chunks))
+    retry_after = answer.retry_after or str(RETRY_AFTER_S) if answer.status == 429 else None
+    return Reply(answer.status, answer.content_type, length, retry_after, chunks, deadline)
+
+
+async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
+    yield body
+
+
+async def _stream(
+    opening: bytes, incoming: AsyncIterator[bytes], events: _Events, lease: Lease, outturn: Outturn
+) -> AsyncGenerator[bytes, None]:
+    try:
+        yield opening
+        async for data in incoming:
+            lease.heard()
+            if passed := events.passed(data):
+                yield passed
+        if rest := events.rest():
+            yield rest
+    except GatewayError as error:
+        outturn.failed = error.status
+        # A document longer than the request's time is not the engine's fault.
+        if error.code != "total_timeout":
+            lease.outcome(retry.blame(Failure.BROKEN_STREAM))
+        yield sse.data_event(openai.error_body(error))
+    else:
+        if outturn.failed:
+            lease.outcome(retry.blame(Failure.BROKEN_STREAM))
+
+
+class _Events:
+    """One stream's events: accounts for each, and takes out the usage chunk the client did not ask for."""
+
+    def __init__(self, outturn: Outturn, *, strip_usage: bool) -> None:
+        self._outturn = outturn
+        self._strip_usage = strip_usage
+        self._splitter = sse.EventSplitter()
+
+    async def opening(self, incoming: AsyncIterator[bytes]) -> bytes:
+        """Return what comes up to the first chunk of a completion, with all that came along with it.
+
+        Raises:
+            EngineFailed: something else came, or nothing.
+        """
+        held = b""
+        async for data in incoming:
+            events = self._splitter.feed(data)
+            first = next((told for event in events if (told := sse.event_data(event)) is not None), None)
+            if first is not None:
+                chunk = openai.read_chunk(first)
+                if chunk.is_error:
+                    raise EngineFailed("the engine failed before it wrote anything", code="engine_error")
+                if not chunk.is_chunk:
+                    break
+                return held + self._for_client(events)
+            held += b"".join(events)
+            if len(held) > _HELD_BYTES:
+                break
+        raise EngineFailed("the engine's stream does not begin with a completion", code="engine_garbage")
+
+    def passed(self, data: bytes) -> bytes:
+        """Return what of the events that `data` completes is for the client."""
+        return self._for_client(self._splitter.feed(data))
+
+    def rest(self) -> bytes:
+        """Return what came after the last whole event."""
+        rest = self._splitter.rest()
+        return self._for_client([rest]) if rest else b""
+
+    def _for_client(self, events: Iterable[bytes]) -> bytes:
+        return b"".join(event for event in events if self._passes(event))
+
+    def _passes(self, event: bytes) -> bool:
+        """Account for one event; tell whether the client gets it."""
+        data = sse.event_data(event)
+        if data is None or data == sse.DONE:
+            return True
+        chunk = openai.read_chunk(data)
+        if chunk.has_output and self._outturn.first_token_at is None:
+            self._outturn.first_token_at = time.perf_counter()
+        self._outturn.usage = chunk.usage or self._outturn.usage
+        if chunk.is_error:
+            self._outturn.failed = EngineFailed.status
+        return not (self._strip_usage and chunk.is_usage_only)
+
+
+async def _refusal(answer: Answer) -> GatewayError:
+    """What an engine's refusal means to the client."""
+    told = openai.read_error_message(await answer.read())
+    told = f": {told}" if told else ""
+    if answer.status == 503:
+        return Unavailable(
+            f"the engine takes no more work now{told}", code="engine_busy", retry_after=RETRY_AFTER_S
+        )
+    if answer.status in (401, 403):
+        return EngineFailed("the engine refused the gateway's own key (pools.*.api_key)", code="engine_key")
+    return EngineFailed(f"the engine failed with HTTP {answer.status}{told}", code="engine_error")

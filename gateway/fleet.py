@@ -1,0 +1,119 @@
+"""What a configuration means for choosing: routes by index, each pool's table, breaker and retry rules."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.policy.breaker import Rules
+from gateway.policy.depth import Curve, Table, crossover_by_curves, crossover_by_schedule, depth_at
+from gateway.policy.sorting import SortRules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gateway.config import Config, Pool
+    from gateway.policy.depth import Crossover
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One configuration's routes and pools, ready for choosing.
+
+    Attributes:
+        config: the configuration.
+        routes: names in its order; everything by index follows it.
+        tables: by pool.
+        rules: the breakers'.
+        sorting: how requests are sorted into the routes.
+        notes: what an operator should know of the profiles: what they lack, or were measured on instead.
+    """
+
+    config: Config
+    routes: tuple[str, ...]
+    tables: Mapping[str, Table]
+    rules: Rules
+    sorting: SortRules
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, config: Config) -> Fleet:
+        """Work out a configuration."""
+        curves = {route: _curves(config, route) for route in config.routes}
+        tables = {
+            name: Table(
+                [curves[route].get(name) for route in config.routes],
+                [_crossover(config, route, name, curves[route]) for route in config.routes],
+                pool.max_load,
+            )
+            for name, pool in config.pools.items()
+        }
+        breaker = config.breaker
+        rules = Rules(breaker.failures, breaker.open_s, breaker.probes)
+        return cls(config, tuple(config.routes), tables, rules, sort_rules(config), tuple(_notes(config)))
+
+    def rule(self, route: str) -> str:
+        """Return what the route's choice goes by: `profile`, `schedule`, or `load` where it has neither."""
+        pools = self.config.pools_of(route)
+        if all(self.tables[pool].profiled(self.routes.index(route)) for pool in pools):
+            return "profile"
+        return "schedule" if self.config.routes[route].schedule else "load"
+
+    def depth(self, pool: str, load: int) -> int:
+        """Return the depth an engine of the pool runs at under a load."""
+        return depth_of(self.config.pools[pool], load)
+
+
+def sort_rules(config: Config) -> SortRules:
+    """Return the rules of sorting that a configuration makes."""
+    patterns = {
+        route: tuple(re.compile(pattern) for pattern in prompts)
+        for route, prompts in config.sorting.prompts.items()
+    }
+    return SortRules(tuple(config.routes), config.sorting.default, patterns)
+
+
+def depth_of(pool: Pool, load: int) -> int:
+    """Return the depth one of a pool's engines runs at under a load."""
+    return depth_at(pool.ranges, max(load, 1), pool.depth)
+
+
+def _curves(config: Config, route: str) -> Mapping[str, Curve]:
+    """A route's curves by pool: of all its pools, or none."""
+    profile = config.profiles.get(route)
+    pools = config.pools_of(route)
+    if profile is None or not all(pool in profile.pools for pool in pools):
+        return {}
+    return {pool: Curve(profile.pools[pool]) for pool in pools}
+
+
+def _crossover(config: Config, route: str, name: str, curves: Mapping[str, Curve]) -> Crossover:
+    pool = config.pools[name]
+    if name in curves:
+        others = [curve for other, curve in curves.items() if other != name]
+        return crossover_by_curves(curves[name], others, pool.max_load)
+    depths: Sequence[int] = [depth_of(pool, load) for load in range(1, pool.max_load + 1)]
+    return crossover_by_schedule(config.routes[route].schedule, depths, pool.max_load)
+
+
+def _notes(config: Config) -> Iterator[str]:
+    for route, profile in config.profiles.items():
+        told = f"routes.{route}.profile"
+        if lacking := [pool for pool in config.pools_of(route) if pool not in profile.pools]:
+            yield f"{told}: it has no curve of {', '.join(lacking)}; the schedule stands in for all of it"
+        measured = profile.meta.get("model")
+        if measured not in (None, config.model, config.model_path):
+            yield f"{told}: measured on model {measured!r}, not on {config.model_path or config.model!r}"
+        by_pool = profile.meta.get("pools")
+        for pool in config.pools_of(route):
+            was = by_pool.get(pool) if isinstance(by_pool, dict) else None
+            if was is not None and was != _plain(config.pools[pool].speculative_config):
+                yield f"{told}: pool {pool} was measured with speculative_config {was}"
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: lists for tuples."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, tuple | list) else value

@@ -1,0 +1,269 @@
+"""What one more request adds to an engine, and the load from which it had better wait.
+
+A *curve* R gives the output tokens per second of ONE engine at each load, for one route on one pool, as a
+sweep measures it. s(N) = R(N) / N is then the speed of one request among N.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    Ranges = Sequence[tuple[int, int, int]]
+
+# Two-sided 95% of a normal distribution.
+_Z95 = 1.96
+# Where a profile does not say how far its points may be off: the noise of a two-minute window.
+_ASSUMED_ERROR = 0.05
+# Mixes this close hold at the same load; it bounds what is remembered.
+_MIX_STEPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement: at `load` requests, `rate` tokens per second with standard error `error`."""
+
+    load: float
+    rate: float
+    error: float
+
+
+class Curve:
+    """One route on one pool, from a sweep's points `(load, tokens per second[, standard error])`."""
+
+    def __init__(self, points: Iterable[Sequence[float]]) -> None:
+        self.points = tuple(
+            sorted(
+                (Point(p[0], p[1], p[2] if len(p) > 2 else _ASSUMED_ERROR * p[1]) for p in points),
+                key=lambda point: point.load,
+            )
+        )
+        self._hull = _concave_majorant([(0.0, 0.0), *((point.load, point.rate) for point in self.points)])
+
+    def rate(self, load: float) -> float:
+        """Return R on the concave majorant; behind the last point it falls on if it fell, and never rises."""
+        return _interpolated(self._hull, load)
+
+    def speed(self, load: float) -> float:
+        """Return s, tokens per second of one request among `load`."""
+        return self.rate(load) / load
+
+    def measured(self, load: float) -> Point:
+        """Return the measurement at a load, linear between points; outside them the nearest."""
+        rates = _interpolated([(p.load, p.rate) for p in self.points], load, flat=True)
+        errors = _interpolated([(p.load, p.error) for p in self.points], load, flat=True)
+        return Point(load, rates, errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Where a route's schedule stops favouring a pool's depth.
+
+    Attributes:
+        load: requests of one engine from which another depth wins; for the depth that wins last, where its
+            reign begins.
+        wins_low: it is the depth that wins at load 1.
+    """
+
+    load: int
+    wins_low: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Appraisal:
+    """What an engine has to offer at its present load.
+
+    Attributes:
+        gains: by route, what one more request adds: tokens per second of the whole engine where the route has
+            profiles, else a score by schedule; only gains of one route compare.
+        cap: the load from which requests had better wait.
+    """
+
+    gains: tuple[float, ...]
+    cap: int
+
+
+class Table:
+    """What is known of one pool's engines, route by route in the configuration's order."""
+
+    def __init__(
+        self, curves: Sequence[Curve | None], crossovers: Sequence[Crossover], max_load: int
+    ) -> None:
+        """Tabulate the curves.
+
+        Args:
+            curves: by route; None where the route goes by its schedule.
+            crossovers: by route.
+            max_load: the most requests one engine may have.
+        """
+        self._curves = curves
+        self._crossovers = crossovers
+        self.max_load = max_load
+        self._speeds = [
+            [curve.speed(max(load, 1)) for load in range(max_load + 2)] if curve else None for curve in curves
+        ]
+        self._hold = lru_cache(maxsize=4096)(self._hold_from)
+
+    def appraise(self, own: Sequence[int], foreign: int, mix: Sequence[float]) -> Appraisal:
+        """Appraise an engine.
+
+        Args:
+            own: this gateway's requests there, by route.
+            foreign: what others sent it; taken to have our own mix.
+            mix: this gateway's requests on all engines, by route, for an engine that has none of ours.
+        """
+        ours = sum(own)
+        load = min(ours + foreign, self.max_load)
+        weights = own if ours else mix if any(mix) else [1] * len(own)
+        share = load / sum(weights)
+        counts = [weight * share for weight in weights]
+        crowding = sum(
+            count / crossover.load for count, crossover in zip(counts, self._crossovers, strict=True)
+        )
+        gains = tuple(
+            self._by_schedule(route, crowding) if speeds is None else self._gain(speeds, counts, load)
+            for route, speeds in enumerate(self._speeds)
+        )
+        total = sum(weights)
+        rounded = tuple(round(weight * _MIX_STEPS / total) for weight in weights)
+        return Appraisal(gains, self._hold(rounded))
+
+    def expected_rate(self, counts: Sequence[float]) -> float | None:
+        """Return the tokens per second that the profiles promise for requests by route; None without them."""
+        load = sum(counts)
+        rate = 0.0
+        for count, curve in zip(counts, self._curves, strict=True):
+            if count and curve is None:
+                return None
+            if count and curve:
+                rate += count * curve.speed(load)
+        return rate
+
+    def profiled(self, route: int) -> bool:
+        """Return whether a route has a curve here."""
+        return self._curves[route] is not None
+
+    def crossover(self, route: int) -> Crossover:
+        """Return where a route leaves this pool."""
+        return self._crossovers[route]
+
+    def _gain(self, speeds: list[float], counts: Sequence[float], load: int) -> float:
+        """Sum over routes of n'(r) s(r, N+1), less the sum of n(r) s(r, N)."""
+        gain = speeds[load + 1]
+        for count, own in zip(counts, self._speeds, strict=True):
+            # A neighbour without a curve of its own is taken to be slowed as this route is.
+            table = own or speeds
+            gain += count * (table[load + 1] - table[load])
+        return gain
+
+    def _by_schedule(self, route: int, crowding: float) -> float:
+        """Fill the depth that wins at low load to half its crossover, then keep load / crossover equal."""
+        crossover = self._crossovers[route]
+        crowding += 1 / crossover.load
+        return float(crossover.wins_low and crowding <= 0.5) - crowding
+
+    def _hold_from(self, weights: tuple[int, ...]) -> int:
+        """The load past a peak that is certain: from there on requests wait; else max_load."""
+        present = [(weight, curve) for weight, curve in zip(weights, self._curves, strict=True) if weight]
+        curves = [curve for _, curve in present if curve]
+        total = sum(weights)
+        if len(curves) < len(present):
+            return self.max_load
+        points = [
+            _mixed([weight / total for weight, _ in present], curves, load)
+            for load in sorted({point.load for curve in curves for point in curve.points})
+        ]
+        peak = max(points, key=lambda point: point.rate)
+        certain = peak.rate - _Z95 * peak.error
+        upper = [(point.load, point.rate + _Z95 * point.error) for point in points]
+        last = max(index for index, (_, bound) in enumerate(upper) if bound >= certain)
+        if last == len(upper) - 1:
+            return self.max_load
+        (left, high), (right, low) = upper[last], upper[last + 1]
+        past = left + (right - left) * (high - certain) / (high - low)
+        enough = next(point.load for point in points if point.rate >= 0.95 * peak.rate)
+        return min(max(math.floor(past), math.ceil(enough)), self.max_load)
+
+
+def depth_at(ranges: Ranges, load: int, depth: int) -> int:
+    """Return the depth that ranges `[from, to, depth]` name for a load; gaps keep the one before, as in vLLM.
+
+    Args:
+        ranges: ascending; may be empty.
+        load: requests on one engine.
+        depth: what applies where no range does.
+    """
+    index = bisect_right(ranges, load, key=lambda entry: entry[0])
+    return ranges[index - 1][2] if index else depth
+
+
+def crossover_by_schedule(schedule: Ranges, depths: Sequence[int], max_load: int) -> Crossover:
+    """Return where a schedule leaves a pool.
+
+    Args:
+        schedule: the route's; empty where it has none.
+        depths: the pool's depth at load 1, 2, ... max_load.
+        max_load: stands in where the schedule never leaves the pool.
+    """
+    if not schedule:
+        return Crossover(max_load, wins_low=False)
+    wins = [depth_at(schedule, load, depth) == depth for load, depth in enumerate(depths, start=1)]
+    first = next((load for load, won in enumerate(wins, start=1) if won), None)
+    if first is None:
+        return Crossover(min(schedule[0][1] + 1, max_load), wins_low=False)
+    left = next((load for load in range(first, max_load + 1) if not wins[load - 1]), None)
+    if left is None:
+        return Crossover(first if first > 1 else max_load, wins_low=first == 1)
+    return Crossover(left, wins_low=first == 1)
+
+
+def crossover_by_curves(mine: Curve, others: Sequence[Curve], max_load: int) -> Crossover:
+    """Return where other pools' curves overtake one pool's; see Crossover."""
+    best = [max((other.rate(load) for other in others), default=0.0) for load in range(1, max_load + 1)]
+    wins = [mine.rate(load) >= rate for load, rate in enumerate(best, start=1)]
+    first = next((load for load, won in enumerate(wins, start=1) if won), max_load)
+    left = next((load for load in range(first, max_load + 1) if not wins[load - 1]), None)
+    if left is None:
+        left = first if first > 1 else max_load
+    return Crossover(left, wins_low=first == 1)
+
+
+def _mixed(shares: Sequence[float], curves: Sequence[Curve], load: float) -> Point:
+    """An engine's measurement at a load under a mix: rates add by share, independent errors in squares."""
+    points = [curve.measured(load) for curve in curves]
+    rate = sum(share * point.rate for share, point in zip(shares, points, strict=True))
+    error = math.hypot(*(share * point.error for share, point in zip(shares, points, strict=True)))
+    return Point(load, rate, error)
+
+
+def _concave_majorant(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The vertices of the least concave curve that no point lies above (Andrew's monotone chain)."""
+    hull: list[tuple[float, float]] = []
+    for x, y in points:
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], (x, y)):
+            hull.pop()
+        hull.append((x, y))
+    return hull
+
+
+def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
+    return (right[1] - left[1]) / (right[0] - left[0])
+
+
+def _interpolated(line: Sequence[tuple[float, float]], x: float, *, flat: bool = False) -> float:
+    """The value of a broken line; past its end on along its last piece if that falls, unless `flat`."""
+    if x <= line[0][0]:
+        return line[0][1]
+    for left, right in pairwise(line):
+        if x <= right[0]:
+            return left[1] + _slope(left, right) * (x - left[0])
+    if flat or len(line) < 2:
+        return line[-1][1]
+    return max(0.0, line[-1][1] + min(0.0, _slope(line[-2], line[-1])) * (x - line[-1][0]))

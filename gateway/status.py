@@ -1,0 +1,85 @@
+"""What /status tells: routes, pools, engines, and how they stand to be chosen now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.fleet import Fleet
+    from gateway.state import EngineStatus, Snapshot
+
+
+def report(snapshot: Snapshot, fleet: Fleet) -> Mapping[str, Any]:
+    """Return the state as JSON values; times in seconds, rates in output tokens per second of one engine."""
+    return {
+        "version": gateway.__version__,
+        "model": fleet.config.model,
+        "draining": snapshot.draining,
+        "retry_budget": round(snapshot.retry_budget, 1),
+        "notes": list(fleet.notes),
+        "routes": {name: _route(name, snapshot, fleet) for name in fleet.routes},
+        "pools": {
+            name: {
+                "depth": pool.depth,
+                "max_load": pool.max_load,
+                "speculative_config": pool.speculative_config,
+                "engines": [status.view.engine.name for status in _of_pool(name, snapshot)],
+            }
+            for name, pool in fleet.config.pools.items()
+        },
+        "engines": [_engine(status, fleet) for status in snapshot.engines],
+    }
+
+
+def _of_pool(pool: str, snapshot: Snapshot) -> list[EngineStatus]:
+    return [status for status in snapshot.engines if status.view.engine.pool == pool]
+
+
+def _route(name: str, snapshot: Snapshot, fleet: Fleet) -> Mapping[str, Any]:
+    """One route, and the table its next request is chosen by, best first."""
+    route, index = snapshot.routes[name], fleet.routes.index(name)
+    pools = fleet.config.pools_of(name)
+    table = [
+        {
+            "engine": status.view.engine.name,
+            "pool": status.view.engine.pool,
+            "depth": fleet.depth(status.view.engine.pool, status.view.load + 1),
+            "load": status.view.load,
+            "gain": round(status.view.gains[index], 4),
+            "fitness": status.fitness,
+        }
+        for status in snapshot.engines
+        if status.view.engine.pool in pools and index < len(status.view.gains)
+    ]
+    return {
+        "in_flight": route.in_flight,
+        "waiting": route.waiting,
+        "oldest_wait_s": round(route.oldest_wait_s, 3),
+        "mean_tokens": round(route.mean_tokens, 1),
+        "chosen_by": fleet.rule(name),
+        "crossovers": {pool: fleet.tables[pool].crossover(index).load for pool in pools},
+        "candidates": sorted(table, key=lambda row: (row["fitness"] != "free", -row["gain"], row["load"])),
+    }
+
+
+def _engine(status: EngineStatus, fleet: Fleet) -> Mapping[str, Any]:
+    view = status.view
+    return {
+        "engine": view.engine.name,
+        "pool": view.engine.pool,
+        "up": view.up,
+        "fitness": status.fitness,
+        "load": view.load,
+        "ours": dict(zip(fleet.routes, view.own, strict=False)),
+        "holds_from": view.cap,
+        "breaker": status.phase.name.lower(),
+        "leaving": status.leaving,
+        "reading_age_s": None if status.reading_age_s is None else round(status.reading_age_s, 2),
+        "tokens_per_s": round(status.rate, 1),
+        "profile_ratio": None if status.ratio is None else round(status.ratio, 3),
+        "mismatch": status.mismatch or None,
+    }
