@@ -1,18 +1,145 @@
-"""vLLM's own formats: the metrics page and the error body that its clients and scrapers read."""
+"""vLLM's own formats: the metrics page, per-request speculation and the error body."""
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-FINISH_REASONS = ("stop", "length", "abort", "error")
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 _ERROR_TYPES = {400: "BadRequestError", 404: "NotFoundError", 503: "ServiceUnavailableError"}
+_LATENCY_BOUNDS = {
+    "time_to_first_token_seconds": (
+        *(
+            0.001,
+            0.005,
+            0.01,
+            0.02,
+            0.04,
+            0.06,
+            0.08,
+            0.1,
+            0.25,
+            0.5,
+            0.75,
+            1.0,
+            2.5,
+            5.0,
+            7.5,
+            10.0,
+            20.0,
+            40.0,
+        ),
+        *(80.0, 160.0, 640.0, 2560.0),
+    ),
+    "inter_token_latency_seconds": (
+        *(
+            0.01,
+            0.025,
+            0.05,
+            0.075,
+            0.1,
+            0.15,
+            0.2,
+            0.3,
+            0.4,
+            0.5,
+            0.75,
+            1.0,
+            2.5,
+            5.0,
+            7.5,
+            10.0,
+            20.0,
+            40.0,
+        ),
+        80.0,
+    ),
+    "e2e_request_latency_seconds": (
+        *(
+            0.3,
+            0.5,
+            0.8,
+            1.0,
+            1.5,
+            2.0,
+            2.5,
+            5.0,
+            10.0,
+            15.0,
+            20.0,
+            30.0,
+            40.0,
+            50.0,
+            60.0,
+            120.0,
+            240.0,
+            480.0,
+        ),
+        *(960.0, 1920.0, 7680.0),
+    ),
+}
+_HISTOGRAM_HELP = {
+    "time_to_first_token_seconds": "Histogram of time to first token in seconds.",
+    "inter_token_latency_seconds": "Histogram of inter-token latency in seconds.",
+    "e2e_request_latency_seconds": "Histogram of e2e request latency in seconds.",
+}
+
+# More positions than any engine drafts: a page that names a later one is not vLLM's.
+_MAX_POSITIONS = 1024
+# It starts with literal bytes, which the search finds many times faster than a line's start.
+_SAMPLE = re.compile(
+    rb"\nvllm:(num_requests_running|num_requests_waiting|engine_sleep_state|prompt_tokens_total"
+    rb"|generation_tokens_total|request_success_total|spec_decode_num_drafts_total"
+    rb"|spec_decode_num_draft_tokens_total|spec_decode_num_accepted_tokens_total"
+    rb"|spec_decode_num_accepted_tokens_per_pos_total)(?:\{([^\n]*)\})?[ \t]+([^\s]+)"
+)
+_POSITION = re.compile(rb'(?:^|,)position="(\d{1,9})"')
+_AWAKE = re.compile(rb'(?:^|,)sleep_state="awake"')
+
+
+class Histogram:
+    """A latency histogram of the metrics page, in seconds; its buckets are vLLM's for that name.
+
+    Args:
+        name: one of those vLLM exports: `time_to_first_token_seconds`, `inter_token_latency_seconds`,
+            `e2e_request_latency_seconds`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.bounds = _LATENCY_BOUNDS[name]
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float, times: int = 1) -> None:
+        """Count a latency."""
+        self.counts[bisect.bisect_left(self.bounds, seconds)] += times
+        self.total += seconds * times
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What an engine with a speculative config has drafted since it started.
+
+    Attributes:
+        drafts: one for each request and step that had draft tokens.
+        draft_tokens: tokens proposed.
+        accepted_per_position: accepted tokens by draft position; as many as the depth.
+    """
+
+    drafts: int
+    draft_tokens: int
+    accepted_per_position: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +152,10 @@ class EngineCounts:
         prompt_tokens: prompt tokens read, in all.
         generation_tokens: tokens written, in all.
         finished: finished requests by finish reason (FINISH_REASONS).
+        awake: not put to sleep; None where the engine cannot sleep, and exports nothing of it.
+        kv_usage: share of the KV cache in use, 0 to 1; None where there is no such cache.
+        speculation: None without a speculative config.
+        latencies: histograms to export.
     """
 
     running: int = 0
@@ -32,11 +163,104 @@ class EngineCounts:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     finished: Mapping[str, int] = field(default_factory=dict)
+    awake: bool | None = None
+    kv_usage: float | None = None
+    speculation: Speculation | None = None
+    latencies: Sequence[Histogram] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReading:
+    """What an engine's metrics page says, summed over its data-parallel ranks.
+
+    Attributes:
+        running: requests being worked on.
+        waiting: requests taken in and not begun.
+        awake: no rank sleeps; also where the page does not tell.
+        generation_tokens: tokens written since the engine started.
+        prompt_tokens: prompt tokens read since then.
+        finished: requests finished since then, for whatever reason.
+        drafts: None, as are the next two, where the engine exports no speculation.
+        draft_tokens: tokens proposed.
+        accepted: proposed tokens that were accepted.
+        accepted_per_position: accepted tokens by draft position; its length is the engine's depth.
+    """
+
+    running: int
+    waiting: int
+    awake: bool
+    generation_tokens: float
+    prompt_tokens: float
+    finished: float
+    drafts: float | None = None
+    draft_tokens: float | None = None
+    accepted: float | None = None
+    accepted_per_position: tuple[float, ...] = ()
+
+
+def read_metrics(page: bytes) -> EngineReading:
+    """Read an engine's GET /metrics page; series that are not needed are passed over.
+
+    Raises:
+        ValueError: not a vLLM's page: the gauges of its load are missing, or a value is no number.
+    """
+    sums: dict[bytes, float] = {}
+    positions: dict[int, float] = {}
+    awake = True
+    for name, labels, text in _SAMPLE.findall(b"\n" + page):
+        value = float(text)
+        if not math.isfinite(value):
+            raise ValueError(f"vllm:{name.decode()} is {value}")
+        if name == b"engine_sleep_state":
+            awake = awake and (value != 0 or not _AWAKE.search(labels))
+        elif name == b"spec_decode_num_accepted_tokens_per_pos_total":
+            position = _position(labels)
+            positions[position] = positions.get(position, 0.0) + value
+        else:
+            sums[name] = sums.get(name, 0.0) + value
+    try:
+        running, waiting = sums[b"num_requests_running"], sums[b"num_requests_waiting"]
+    except KeyError as error:
+        raise ValueError(f"not a vLLM metrics page: vllm:{error.args[0].decode()} is missing") from error
+    return EngineReading(
+        running=int(running),
+        waiting=int(waiting),
+        awake=awake,
+        generation_tokens=sums.get(b"generation_tokens_total", 0.0),
+        prompt_tokens=sums.get(b"prompt_tokens_total", 0.0),
+        finished=sums.get(b"request_success_total", 0.0),
+        drafts=sums.get(b"spec_decode_num_drafts_total"),
+        draft_tokens=sums.get(b"spec_decode_num_draft_tokens_total"),
+        accepted=sums.get(b"spec_decode_num_accepted_tokens_total"),
+        accepted_per_position=tuple(
+            positions.get(position, 0.0) for position in range(max(positions, default=-1) + 1)
+        ),
+    )
 
 
 def metrics_page(counts: EngineCounts, model: str, *, engine: str = "0") -> str:
     """Write an engine's GET /metrics page (Prometheus text format 0.0.4) with vLLM's names and labels."""
     return "\n".join(_metrics_lines(counts, f'engine="{engine}",model_name="{_escaped(model)}"')) + "\n"
+
+
+def speculative_object(histogram: Sequence[int], draft_tokens: int) -> dict[str, object]:
+    """Return the `metrics.speculative_decoding` object of an answer.
+
+    Args:
+        histogram: the request's drafts by how many of their tokens were accepted; one longer than the depth.
+        draft_tokens: tokens proposed for the request.
+    """
+    drafts = sum(histogram)
+    accepted = sum(number * count for number, count in enumerate(histogram))
+    return {
+        "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
+        "draft_acceptance_rate": accepted / draft_tokens if draft_tokens else 0.0,
+        "acceptance_histogram": list(histogram),
+        "num_spec_steps": drafts,
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": draft_tokens,
+        "num_spec_tokens": len(histogram) - 1,
+    }
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
@@ -50,28 +274,100 @@ def error_body(status: int, message: str, param: str | None = None) -> bytes:
     return msgspec.json.encode({"error": error})
 
 
+def _position(labels: bytes) -> int:
+    found = _POSITION.search(labels)
+    if found is None or int(found[1]) >= _MAX_POSITIONS:
+        raise ValueError("an accepted token's draft position is missing or absurd")
+    return int(found[1])
+
+
 def _metrics_lines(counts: EngineCounts, labels: str) -> Iterator[str]:
-    for name, kind, text, value in (
-        ("num_requests_running", "gauge", "Number of requests in model execution batches.", counts.running),
-        ("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", counts.waiting),
-        ("prompt_tokens_total", "counter", "Number of prefill tokens processed.", counts.prompt_tokens),
-        (
-            "generation_tokens_total",
-            "counter",
-            "Number of generation tokens processed.",
-            counts.generation_tokens,
-        ),
-    ):
-        yield f"# HELP vllm:{name} {text}"
-        yield f"# TYPE vllm:{name} {kind}"
-        yield f"vllm:{name}{{{labels}}} {float(value)}"
-    yield "# HELP vllm:request_success_total Count of successfully processed requests."
-    yield "# TYPE vllm:request_success_total counter"
-    for reason in FINISH_REASONS:
-        yield (
-            f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} '
-            f"{float(counts.finished.get(reason, 0))}"
+    if counts.speculation is not None:
+        yield from _speculation_lines(counts.speculation, labels)
+    yield from _family(
+        "num_requests_running",
+        "gauge",
+        "Number of requests in model execution batches.",
+        {labels: counts.running},
+    )
+    yield from _family(
+        "num_requests_waiting",
+        "gauge",
+        "Number of requests waiting to be processed.",
+        {labels: counts.waiting},
+    )
+    if counts.awake is not None:
+        states = {"awake": counts.awake, "weights_offloaded": not counts.awake, "discard_all": False}
+        yield from _family(
+            "engine_sleep_state",
+            "gauge",
+            "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; "
+            "weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
+            {f'{labels},sleep_state="{state}"': float(on) for state, on in states.items()},
         )
+    if counts.kv_usage is not None:
+        yield from _family(
+            "kv_cache_usage_perc",
+            "gauge",
+            "KV-cache usage. 1 means 100 percent usage.",
+            {labels: counts.kv_usage},
+        )
+    yield from _family(
+        "prompt_tokens_total",
+        "counter",
+        "Number of prefill tokens processed.",
+        {labels: counts.prompt_tokens},
+    )
+    yield from _family(
+        "generation_tokens_total",
+        "counter",
+        "Number of generation tokens processed.",
+        {labels: counts.generation_tokens},
+    )
+    yield from _family(
+        "request_success_total",
+        "counter",
+        "Count of successfully processed requests.",
+        {f'{labels},finished_reason="{reason}"': counts.finished.get(reason, 0) for reason in FINISH_REASONS},
+    )
+    for histogram in counts.latencies:
+        yield from _histogram_lines(histogram, labels)
+
+
+def _speculation_lines(speculation: Speculation, labels: str) -> Iterator[str]:
+    for name, text, value in (
+        ("drafts", "Number of spec decoding drafts.", speculation.drafts),
+        ("draft_tokens", "Number of draft tokens.", speculation.draft_tokens),
+        ("accepted_tokens", "Number of accepted tokens.", sum(speculation.accepted_per_position)),
+    ):
+        yield from _family(f"spec_decode_num_{name}_total", "counter", text, {labels: value})
+    yield from _family(
+        "spec_decode_num_accepted_tokens_per_pos_total",
+        "counter",
+        "Accepted tokens per draft position.",
+        {
+            f'{labels},position="{position}"': value
+            for position, value in enumerate(speculation.accepted_per_position)
+        },
+    )
+
+
+def _histogram_lines(histogram: Histogram, labels: str) -> Iterator[str]:
+    bounds = [*map(str, histogram.bounds), "+Inf"]
+    counts = list(itertools.accumulate(histogram.counts))
+    yield f"# HELP vllm:{histogram.name} {_HISTOGRAM_HELP[histogram.name]}"
+    yield f"# TYPE vllm:{histogram.name} histogram"
+    for bound, count in zip(bounds, counts, strict=True):
+        yield f'vllm:{histogram.name}_bucket{{{labels},le="{bound}"}} {float(count)}'
+    yield f"vllm:{histogram.name}_count{{{labels}}} {float(counts[-1])}"
+    yield f"vllm:{histogram.name}_sum{{{labels}}} {histogram.total}"
+
+
+def _family(name: str, kind: str, text: str, samples: Mapping[str, float]) -> Iterator[str]:
+    yield f"# HELP vllm:{name} {text}"
+    yield f"# TYPE vllm:{name} {kind}"
+    for labels, value in samples.items():
+        yield f"vllm:{name}{{{labels}}} {float(value)}"
 
 
 def _escaped(label: str) -> str:

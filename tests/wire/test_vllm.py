@@ -1,11 +1,35 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.wire.vllm import FINISH_REASONS, EngineCounts, error_body, metrics_page
+from bench.serving import SHARED
+from gateway.wire.vllm import (
+    FINISH_REASONS,
+    EngineCounts,
+    EngineReading,
+    Histogram,
+    Speculation,
+    error_body,
+    metrics_page,
+    read_metrics,
+    speculative_object,
+)
+
+CAPTURES = SHARED / "tiny-vllm/captures"
+PAGE = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 1.0
+"""
+
+count = st.integers(0, 2**50)
 
 
 def samples(page: str) -> dict[tuple[str, str], float]:
@@ -39,6 +63,188 @@ def test_label_values_are_escaped() -> None:
     page = metrics_page(EngineCounts(), 'a"b\\c\nd', engine="1")
     (family, *_) = text_string_to_metric_families(page)
     assert family.samples[0].labels == {"engine": "1", "model_name": 'a"b\\c\nd'}
+
+
+def test_every_position_of_the_depth_is_exported() -> None:
+    page = metrics_page(EngineCounts(speculation=Speculation(0, 0, (0, 0, 0))), "m")
+    for position in range(3):
+        assert (
+            "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+            f'{{engine="0",model_name="m",position="{position}"}} 0.0\n'
+        ) in page
+
+
+def test_a_histogram_is_cumulative_and_ends_at_infinity() -> None:
+    histogram = Histogram("e2e_request_latency_seconds")
+    histogram.observe(0.3)
+    histogram.observe(3, times=2)
+    histogram.observe(1e6)
+    page = metrics_page(EngineCounts(latencies=[histogram]), "m")
+    found = {
+        (sample.name, sample.labels.get("le", "")): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    name = "vllm:e2e_request_latency_seconds"
+    buckets = [value for (sample, _), value in found.items() if sample == f"{name}_bucket"]
+    assert buckets == sorted(buckets)
+    assert found[f"{name}_bucket", "0.3"] == 1
+    assert found[f"{name}_bucket", "2.5"] == 1
+    assert found[f"{name}_bucket", "5.0"] == 3
+    assert found[f"{name}_bucket", "7680.0"] == 3
+    assert found[f"{name}_bucket", "+Inf"] == found[f"{name}_count", ""] == 4
+    assert found[f"{name}_sum", ""] == 0.3 + 6 + 1e6
+
+
+@given(
+    st.builds(
+        EngineCounts,
+        running=count,
+        waiting=count,
+        prompt_tokens=count,
+        generation_tokens=count,
+        finished=st.dictionaries(st.sampled_from(FINISH_REASONS), st.integers(0, 2**40)),
+        awake=st.sampled_from([None, True, False]),
+        kv_usage=st.one_of(st.none(), st.floats(0, 1)),
+        speculation=st.one_of(
+            st.none(),
+            st.builds(
+                Speculation,
+                count,
+                count,
+                st.lists(st.integers(0, 2**40), min_size=1, max_size=16).map(tuple),
+            ),
+        ),
+        latencies=st.just([Histogram("time_to_first_token_seconds")]),
+    ),
+    st.text(),
+)
+def test_what_is_written_is_read(counts: EngineCounts, model: str) -> None:
+    speculation = counts.speculation
+    assert read_metrics(metrics_page(counts, model).encode("utf-8", "replace")) == EngineReading(
+        running=counts.running,
+        waiting=counts.waiting,
+        awake=counts.awake is not False,
+        generation_tokens=counts.generation_tokens,
+        prompt_tokens=counts.prompt_tokens,
+        finished=sum(counts.finished.values()),
+        drafts=None if speculation is None else speculation.drafts,
+        draft_tokens=None if speculation is None else speculation.draft_tokens,
+        accepted=None if speculation is None else sum(speculation.accepted_per_position),
+        accepted_per_position=() if speculation is None else speculation.accepted_per_position,
+    )
+
+
+@given(st.lists(st.tuples(count, st.booleans()), min_size=1, max_size=4))
+def test_data_parallel_ranks_are_summed_and_one_asleep_is_asleep(ranks: list[tuple[int, bool]]) -> None:
+    pages = [
+        metrics_page(
+            EngineCounts(running=number, awake=awake, speculation=Speculation(number, number, (number,))),
+            "m",
+            engine=str(rank),
+        )
+        for rank, (number, awake) in enumerate(ranks)
+    ]
+    reading = read_metrics("".join(pages).encode())
+    total = sum(number for number, _ in ranks)
+    assert (reading.running, reading.drafts) == (total, total)
+    assert reading.accepted_per_position == (total,)
+    assert reading.awake == all(awake for _, awake in ranks)
+
+
+def test_an_engines_page_needs_only_its_load() -> None:
+    reading = read_metrics(PAGE)
+    assert (reading.running, reading.waiting, reading.awake) == (2, 1, True)
+    assert (reading.drafts, reading.accepted_per_position) == (None, ())
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"",
+        b"<html>vllm:num_requests_running</html>",
+        PAGE.replace(b"num_requests_waiting", b"num_requests_wanting"),
+        PAGE.replace(b"2.0", b"NaN"),
+        PAGE.replace(b"2.0", b"+Inf"),
+        PAGE.replace(b"2.0", b"two"),
+        PAGE + b'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0"} 1.0\n',
+        PAGE + b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="999999"} 1.0\n',
+    ],
+)
+def test_another_page_is_refused(page: bytes) -> None:
+    with pytest.raises(ValueError, match=r"vllm|position|could not convert"):
+        read_metrics(page)
+
+
+@given(st.binary(max_size=200))
+def test_no_page_breaks_the_reader(page: bytes) -> None:
+    for data in (page, PAGE + page):
+        with contextlib.suppress(ValueError):
+            assert isinstance(read_metrics(data), EngineReading)
+
+
+def test_labels_cannot_pretend_to_be_others() -> None:
+    name = r"a} 7.0,position=\"5\",sleep_state=\"awake\""
+    line = f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{model_name="{name}",position="0"}} 3.0\n'
+    assert read_metrics(PAGE + line.encode()).accepted_per_position == (3,)
+
+
+@pytest.mark.parametrize("engine", ["mtp0", "mtp1", "mtp3", "ngram3"])
+def test_recorded_pages_are_read(engine: str) -> None:
+    if not CAPTURES.exists():
+        pytest.skip("needs the recorded pages")
+    depth = int(re.sub(r"\D", "", engine))
+    reading = read_metrics((CAPTURES / engine / "metrics_after_single.txt").read_bytes())
+    assert (reading.running, reading.waiting, reading.awake) == (0, 0, True)
+    assert (reading.generation_tokens, reading.prompt_tokens, reading.finished) == (1116, 120, 6)
+    assert len(reading.accepted_per_position) == depth
+    if depth:
+        assert reading.accepted == sum(reading.accepted_per_position)
+        assert reading.draft_tokens == depth * (reading.drafts or 0) > 0
+    else:
+        assert reading.drafts is None
+
+
+@pytest.mark.parametrize("engine", ["mtp0", "mtp3"])
+def test_the_writers_series_are_vllms(engine: str) -> None:
+    if not CAPTURES.exists():
+        pytest.skip("needs the recorded pages")
+    kinds = re.compile(r"^# (?:TYPE|HELP) vllm:(\S+) (.+)$", re.MULTILINE)
+    recorded = set(kinds.findall((CAPTURES / engine / "metrics_before.txt").read_text()))
+    bounds = re.compile(r'vllm:(\w+)_bucket\{.*le="([^"]+)"')
+    recorded_bounds = set(bounds.findall((CAPTURES / engine / "metrics_before.txt").read_text()))
+    counts = EngineCounts(
+        awake=True,
+        kv_usage=0.5,
+        speculation=None if engine == "mtp0" else Speculation(0, 0, (0, 0, 0)),
+        latencies=[
+            Histogram(f"{name}_seconds")
+            for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
+        ],
+    )
+    page = metrics_page(counts, "tiny-ocr")
+    assert set(kinds.findall(page)) <= recorded
+    assert {(name, bound) for name, bound in recorded_bounds if f"vllm:{name}_bucket" in page} == set(
+        bounds.findall(page)
+    )
+
+
+def test_an_answers_speculation_is_as_vllm_tells_it() -> None:
+    # A recorded answer's figures.
+    assert speculative_object([20, 26, 26, 38], 330) == {
+        "mean_acceptance_length": 2.745454545454545,
+        "draft_acceptance_rate": 0.5818181818181818,
+        "acceptance_histogram": [20, 26, 26, 38],
+        "num_spec_steps": 110,
+        "num_accepted_draft_tokens": 192,
+        "num_draft_tokens": 330,
+        "num_spec_tokens": 3,
+    }
+
+
+def test_an_answer_without_drafts_has_length_one_and_rate_nought() -> None:
+    told = speculative_object([0, 0], 0)
+    assert (told["mean_acceptance_length"], told["draft_acceptance_rate"]) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
