@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,23 +79,22 @@ def test_an_unknown_fit_names_those_there_are() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"step": None}, r"\$\.step"),
+        ({"step": {}}, r"base_ms.*\$\.step"),
         ({"extra": 1}, "extra"),
         ({"name": ""}, r"\$\.name"),
         ({"routes": {}}, r"\$\.routes"),
-        ({"routes": {"text": {"output_tokens": 0}}}, r"output_tokens"),
+        ({"routes": {"text": {"output_tokens": 0}}}, r"\$\.routes.*output_tokens"),
     ],
 )
 def test_a_file_that_is_no_fit_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     path = tmp_path / "fit.json"
-    builtin = {"name": "x", "source": "x", "step": {}, "routes": {}}
-    path.write_text(json.dumps({**builtin, **change}))
-    with pytest.raises(ConfigError, match=said if "step" in change else "fit.json"):
+    path.write_text(json.dumps({**msgspec.to_builtins(H100), **change}))
+    with pytest.raises(ConfigError, match=rf"fit\.json: .*{said}"):
         Fit.load(path)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="none.json"):
+    with pytest.raises(ConfigError, match=r"none\.json"):
         Fit.load(tmp_path / "none.json")
 
 
@@ -147,7 +147,7 @@ def test_fewer_places_never_break_the_account(counts: dict[str, int], depth: int
     assert rates.keys() == counts.keys()
     assert all(rate > 0 for rate in rates.values())
     if places >= sum(counts.values()):
-        assert rates == throughput(H100, depth, counts)
+        assert rates == pytest.approx(throughput(H100, depth, counts))
 
 
 @pytest.mark.parametrize("count", [8, 40, 63, 64, 70, 100, 200])
