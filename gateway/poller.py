@@ -32,7 +32,7 @@ _MIN_PATIENCE_S = 2.0
 # An engine this long without a word will not find it again by itself.
 _HUNG_POLLS = 15
 # Engines that come and go are noticed within this time, however seldom they are polled.
-_FOLLOW_S = 1.0
+_FOLLOW_S = 0.25
 
 
 @dataclass(slots=True)
