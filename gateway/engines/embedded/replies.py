@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gateway.engines.replies import DONE, chunk_choice, event, usage, whole_choice
+
 if TYPE_CHECKING:
     from gateway.engines.embedded.requests import ReadRequest
-
-DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,7 @@ class Reply:
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if self.request.tool is not None:
             message |= {"content": "", "tool_calls": [self._tool_call(text)]}
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": None,
-            "finish_reason": self.finish_reason(cut=cut),
-            "stop_reason": None,
-        }
+        choice = whole_choice(message, self.finish_reason(cut=cut))
         return msgspec.json.encode(
             {
                 "id": self.id,
@@ -50,16 +44,16 @@ class Reply:
                 "created": self.created,
                 "model": self.model,
                 "choices": [choice],
-                "usage": self._usage(tokens),
+                "usage": usage(self.request.prompt_tokens, tokens),
             }
         )
 
     def opening(self) -> bytes:
         """The first event of a stream, which names the role."""
         delta: dict[str, Any] = {"role": "assistant", "content": ""}
-        events = self._event([self._choice(delta)])
+        events = self._event([chunk_choice(delta)])
         if self.request.tool is not None:
-            events += self._event([self._choice({"tool_calls": [{"index": 0, **self._tool_call("")}]})])
+            events += self._event([chunk_choice({"tool_calls": [{"index": 0, **self._tool_call("")}]})])
         return events
 
     def piece(self, text: str) -> bytes:
@@ -67,13 +61,13 @@ class Reply:
         delta: dict[str, Any] = {"content": text}
         if self.request.tool is not None:
             delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
-        return self._event([self._choice(delta)])
+        return self._event([chunk_choice(delta)])
 
     def closing(self, *, tokens: int, cut: bool) -> bytes:
         """The last events: finish reason, usage where asked for, and the end mark."""
-        events = self._event([self._choice({"content": ""}, self.finish_reason(cut=cut))])
+        events = self._event([chunk_choice({"content": ""}, self.finish_reason(cut=cut))])
         if self.request.include_usage:
-            events += self._event([], usage=self._usage(tokens))
+            events += self._event([], usage=usage(self.request.prompt_tokens, tokens))
         return events + DONE
 
     def finish_reason(self, *, cut: bool) -> str:
@@ -83,18 +77,13 @@ class Reply:
         return "tool_calls" if self.request.tool_required else "stop"
 
     def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        chunk = {
+        head = {
             "id": self.id,
             "object": "chat.completion.chunk",
             "created": self.created,
             "model": self.model,
-            "choices": choices,
-            **more,
         }
-        return b"data: %s\n\n" % msgspec.json.encode(chunk)
-
-    def _choice(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-        return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return event(head, choices, **more)
 
     def _tool_call(self, arguments: str) -> dict[str, Any]:
         function = {"name": self.request.tool, "arguments": arguments}
@@ -103,7 +92,3 @@ class Reply:
             "type": "function",
             "function": function,
         }
-
-    def _usage(self, tokens: int) -> dict[str, int]:
-        prompt = self.request.prompt_tokens
-        return {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}

@@ -6,46 +6,51 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
-import signal
 import socket
 import sys
 import threading
 import time
-import uuid
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway import __version__
+from gateway.engines.asgi import (
+    Raw,
+    answer_while_connected,
+    make_server,
+    not_served,
+    read_body,
+    request_id,
+    send_body,
+    send_start,
+    send_whole,
+)
 from gateway.engines.embedded.answers import GREETING, answer
-from gateway.engines.embedded.replies import DONE, Reply
+from gateway.engines.embedded.replies import Reply
 from gateway.engines.embedded.requests import parse
 from gateway.engines.embedded.tokens import TokenBudget
 from gateway.engines.embedded.workers import Workers
-from gateway.errors import BodyTooLarge, GatewayError
+from gateway.engines.replies import DONE
+from gateway.errors import GatewayError
 from gateway.wire.vllm import EngineCounts, error_body, metrics_page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from starlette.requests import Request
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from gateway.engines.embedded.reader import Reader
     from gateway.engines.embedded.requests import ReadRequest
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_MODEL_LEN = 131_072
-DRAIN_SECONDS = 60
 VERSION = f"{__version__}+embedded"
 
-_SANE_ID = re.compile(r"[\w.:-]{1,128}")
 _log = logging.getLogger("gateway.engines.embedded")
 
 
@@ -81,13 +86,13 @@ class EmbeddedEngine:
         """Build the ASGI application; the models load while it already listens."""
         return Starlette(
             routes=[
-                Route("/v1/chat/completions", _Raw(self._chat), methods=["POST"]),
+                Route("/v1/chat/completions", Raw(self._chat), methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/health", self._health),
                 Route("/version", self._version),
                 Route("/metrics", self._metrics),
             ],
-            exception_handlers={404: _not_served, 405: _not_served},
+            exception_handlers={404: not_served, 405: not_served},
             lifespan=self._lifespan,
         )
 
@@ -135,19 +140,10 @@ class EmbeddedEngine:
         return Response(metrics_page(counts, self._model), media_type="text/plain; version=0.0.4")
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read_body(receive)
+        body = await read_body(receive, MAX_BODY_BYTES)
         if body is None:
             return
-        answering = asyncio.create_task(self._answer(body, _request_id(scope), send))
-        leaving = asyncio.create_task(_client_left(receive))
-        try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            answering.cancel()
-            leaving.cancel()
-            await asyncio.wait((answering, leaving))
-        if not answering.cancelled():
-            answering.result()
+        await answer_while_connected(self._answer(body, request_id(scope), send), receive)
 
     async def _answer(self, body: bytes | GatewayError, request_id: str, send: Send) -> None:
         try:
@@ -162,7 +158,7 @@ class EmbeddedEngine:
         except Exception as error:
             self._finished["error"] += 1
             status, page = _refusal(error)
-            await _send_whole(send, status, page)
+            await send_whole(send, status, page)
 
     async def _reply(self, reply: Reply, send: Send) -> None:
         """Send the answer; whatever is raised is raised before a byte is sent."""
@@ -174,11 +170,11 @@ class EmbeddedEngine:
                 async for piece in pieces:
                     if reply.request.stream and not streaming:
                         streaming = True
-                        await _send_start(send, 200, b"text/event-stream; charset=utf-8")
-                        await _send_body(send, reply.opening(), more=True)
+                        await send_start(send, 200, b"text/event-stream; charset=utf-8")
+                        await send_body(send, reply.opening(), more=True)
                     if taken := budget.take(piece):
                         if streaming:
-                            await _send_body(send, reply.piece(taken), more=True)
+                            await send_body(send, reply.piece(taken), more=True)
                         else:
                             texts.append(taken)
                     if budget.exhausted:
@@ -188,15 +184,15 @@ class EmbeddedEngine:
                     raise
                 self._finished["error"] += 1
                 _, page = _refusal(error)
-                await _send_body(send, b"data: %s\n\n%s" % (page, DONE))
+                await send_body(send, b"data: %s\n\n%s" % (page, DONE))
                 return
         self._generation_tokens += budget.used
         self._finished["length" if budget.exhausted else "stop"] += 1
         if streaming:
-            await _send_body(send, reply.closing(tokens=budget.used, cut=budget.exhausted))
+            await send_body(send, reply.closing(tokens=budget.used, cut=budget.exhausted))
         else:
             page = reply.whole("".join(texts), tokens=budget.used, cut=budget.exhausted)
-            await _send_whole(send, 200, page)
+            await send_whole(send, 200, page)
 
     async def _pieces(self, request: ReadRequest) -> AsyncGenerator[str]:
         if not request.images:
@@ -208,16 +204,6 @@ class EmbeddedEngine:
                 yield piece
 
 
-class _Raw:
-    """An ASGI call that Starlette's router does not take for a request handler: disconnects need it raw."""
-
-    def __init__(self, call: Callable[[Scope, Receive, Send], Any]) -> None:
-        self._call = call
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._call(scope, receive, send)
-
-
 def main(
     *,
     host: str = "127.0.0.1",
@@ -227,7 +213,7 @@ def main(
     workers: int = 2,
     exit_with_stdin: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; what is in flight then has DRAIN_SECONDS.
+    """Serve until SIGTERM or SIGINT; what is in flight then has `asgi.DRAIN_SECONDS`.
 
     Args:
         host: address to listen on.
@@ -248,22 +234,7 @@ def main(
         stop()
 
     engine = EmbeddedEngine(model=model, workers=workers, on_failure=fail)
-    config = uvicorn.Config(
-        engine.app(),
-        host=host,
-        port=port,
-        loop="uvloop",
-        http="httptools",
-        ws="none",
-        access_log=False,
-        log_config=None,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-    )
-    server = uvicorn.Server(config)
-    # uvicorn raises the signal again once it has stopped; by then there is nothing left to do.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
+    server = make_server(engine.app(), host=host, port=port)
     if exit_with_stdin:
         threading.Thread(target=_at_end_of_stdin, args=(stop,), daemon=True).start()
     server.run(sockets=None if fd is None else [socket.socket(fileno=fd)])
@@ -290,51 +261,3 @@ def _refusal(error: Exception) -> tuple[int, bytes]:
         return error.status, error_body(error.status, error.message, error.param)
     _log.error("request failed: %s", type(error).__name__, exc_info=error)
     return 500, error_body(500, "the engine failed on this request")
-
-
-def _not_served(_: Request, error: Any) -> Response:
-    return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
-
-
-def _request_id(scope: Scope) -> str:
-    sent = Headers(scope=scope).get("x-request-id", "")
-    if _SANE_ID.fullmatch(sent):
-        return sent
-    return uuid.uuid4().hex[:16]
-
-
-async def _read_body(receive: Receive) -> bytes | GatewayError | None:
-    """Read a body; None when the client left, the refusal when it is too large."""
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message: Message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_BODY_BYTES:
-            return BodyTooLarge(f"the body is over {MAX_BODY_BYTES} bytes")
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-async def _client_left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _send_start(send: Send, status: int, media_type: bytes, length: int | None = None) -> None:
-    headers = [(b"content-type", media_type)]
-    if length is not None:
-        headers.append((b"content-length", b"%d" % length))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-
-
-async def _send_body(send: Send, body: bytes, *, more: bool = False) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-async def _send_whole(send: Send, status: int, body: bytes) -> None:
-    await _send_start(send, status, b"application/json", len(body))
-    await _send_body(send, body)

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.engines.embedded.replies import DONE, Reply
+from gateway.engines.embedded.replies import Reply
 from gateway.engines.embedded.requests import ReadRequest
+from gateway.engines.replies import DONE
 
 
 def reply(**changes: Any) -> Reply:
