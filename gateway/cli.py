@@ -104,6 +104,39 @@ def _embedded_engine(options: argparse.Namespace) -> int:
     return 0
 
 
+def _simulated_engine(options: argparse.Namespace) -> int:
+    # numpy's generators: only where they are asked for
+    from gateway.engines.simulated import model, server
+
+    named = options.model_file in model.builtin_fits()
+    fit = model.Fit.builtin(options.model_file) if named else model.Fit.load(Path(options.model_file))
+    try:
+        model.Depths(options.depth, options.schedule)
+    except ValueError as error:
+        raise ConfigError([f"simulated-engine: {error}"]) from error
+    print(
+        f"a simulated engine, fit {fit.name}, serves on http://{options.host}:{options.port}", file=sys.stderr
+    )
+    server.main(
+        fit,
+        host=options.host,
+        port=options.port,
+        depth=options.depth,
+        schedule=options.schedule,
+        model=options.model,
+        time_scale=options.time_scale,
+        seed=options.seed,
+        per_request=options.per_request_spec_decode_metrics == "summary",
+    )
+    return 0
+
+
+def _positive(text: str) -> float:
+    if not 0 < (value := float(text)) < float("inf"):
+        raise ValueError
+    return value
+
+
 def _port(text: str) -> int:
     if not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
@@ -147,6 +180,31 @@ def _parser() -> argparse.ArgumentParser:
     embedded.add_argument("--port", type=_port, default=8001, help="default: 8001")
     embedded.add_argument("--model", default="glm-ocr", help="name to serve under; default: glm-ocr")
     embedded.set_defaults(command=_embedded_engine)
+
+    simulated = commands.add_parser(
+        "simulated-engine", help="run a simulated vLLM, for trials and benchmarks"
+    )
+    simulated.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
+    simulated.add_argument("--port", type=_port, default=8002, help="default: 8002")
+    simulated.add_argument("--depth", type=int, default=0, metavar="N", help="draft tokens; default: 0")
+    simulated.add_argument(
+        "--schedule", type=json.loads, metavar="JSON", help="depth by batch size: [[from, to, depth], ...]"
+    )
+    simulated.add_argument("--model", default="glm-ocr", help="name to serve under; default: glm-ocr")
+    simulated.add_argument(
+        "--model-file",
+        default="h100-9b",
+        metavar="FIT",
+        help="h100-9b, slow-verify, or a JSON file; default: h100-9b",
+    )
+    simulated.add_argument(
+        "--time-scale", type=_positive, default=1.0, metavar="X", help="run X times as fast; default: 1"
+    )
+    simulated.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+    simulated.add_argument(
+        "--per-request-spec-decode-metrics", choices=("none", "summary"), default="summary", help="as vLLM's"
+    )
+    simulated.set_defaults(command=_simulated_engine)
     return parser
 
 

@@ -1,0 +1,290 @@
+"""The simulated engine's HTTP server: a vLLM to whoever asks, with a clock model behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import time
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway import __version__
+from gateway.engines.asgi import (
+    Raw,
+    answer_while_connected,
+    make_server,
+    not_served,
+    read_body,
+    request_id,
+    send_body,
+    send_start,
+    send_whole,
+)
+from gateway.engines.simulated.faults import NO_FAULT, Fault, parse_fault
+from gateway.engines.simulated.replies import Reply
+from gateway.engines.simulated.requests import parse
+from gateway.engines.simulated.runner import Runner
+from gateway.errors import GatewayError, Unavailable
+from gateway.policy.sorting import SortRules
+from gateway.wire.vllm import error_body, metrics_page, speculative_object
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from gateway.engines.simulated.model import Fit
+    from gateway.engines.simulated.runner import Job
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_MODEL_LEN = 131_072
+VERSION = f"{__version__}+simulated"
+GARBAGE = b"\x00\xffsimulated garbage }{"
+
+
+class SimulatedEngine:
+    """The engine's endpoints, the runner behind them, and the fault they suffer from.
+
+    Args:
+        fit: what is simulated.
+        depth: draft tokens of a request and step; 0 is ordinary decoding.
+        schedule: vLLM's `num_speculative_tokens_per_batch_size`.
+        model: the name it serves.
+        time_scale: virtual seconds in a real one.
+        seed: makes lengths, acceptance and the choice of faults' victims repeatable.
+        per_request: answers tell their own acceptance, as with `--per-request-spec-decode-metrics summary`.
+        die: ends the process.
+
+    Raises:
+        ValueError: a depth or schedule that `model.Depths` refuses.
+    """
+
+    def __init__(
+        self,
+        fit: Fit,
+        *,
+        depth: int = 0,
+        schedule: Sequence[Sequence[int]] | None = None,
+        model: str = "glm-ocr",
+        time_scale: float = 1.0,
+        seed: int = 0,
+        per_request: bool = True,
+        die: Callable[[], None] = lambda: os._exit(1),
+    ) -> None:
+        self._fit = fit
+        self._runner = Runner(fit, depth, schedule=schedule, time_scale=time_scale, seed=seed)
+        self._model = model
+        self._speculative = depth > 0
+        self._per_request = per_request and depth > 0
+        self._rules = SortRules(
+            tuple(fit.routes), default="text" if "text" in fit.routes else next(iter(fit.routes))
+        )
+        self._rng = random.Random(seed)
+        self._die = die
+        self._fault = NO_FAULT
+        self._answering = asyncio.Event()
+        self._answering.set()
+        self._started = int(time.time())
+
+    def app(self) -> ASGIApp:
+        """Build the ASGI application."""
+        routes = [
+            Route("/v1/chat/completions", Raw(self._chat), methods=["POST"]),
+            Route("/v1/completions", Raw(self._completions), methods=["POST"]),
+            Route("/v1/models", self._models),
+            Route("/health", self._health),
+            Route("/version", self._version),
+            Route("/metrics", self._metrics),
+            Route("/faults", self._faults, methods=["GET", "POST"]),
+        ]
+        inner = Starlette(
+            routes=routes, exception_handlers={404: not_served, 405: not_served}, lifespan=self._lifespan
+        )
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await inner(scope, receive, send)
+                return
+            if not (scope["path"] == "/faults" or (scope["path"] == "/health" and self._fault.health)):
+                await self._answering.wait()
+            await inner(scope, receive, self._labelled(send))
+
+        return app
+
+    def _labelled(self, send: Send) -> Send:
+        label = (b"x-simulated", self._fit.name.encode())
+
+        async def labelled(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], label]
+            await send(message)
+
+        return labelled
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        running = asyncio.create_task(self._runner.run())
+        yield
+        running.cancel()
+
+    async def _models(self, _: Request) -> Response:
+        card = {
+            "id": self._model,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "simulated",
+            "root": self._model,
+            "parent": None,
+            "max_model_len": MAX_MODEL_LEN,
+            "permission": [],
+        }
+        return JSONResponse({"object": "list", "data": [card]})
+
+    async def _health(self, _: Request) -> Response:
+        return Response(status_code=503 if self._fault.kind == "not_ready" else 200)
+
+    async def _version(self, _: Request) -> Response:
+        return JSONResponse({"version": VERSION})
+
+    async def _metrics(self, _: Request) -> Response:
+        counts = self._runner.counts(awake=self._fault.kind != "sleep")
+        page = f"# simulated engine, fit {self._fit.name}\n{metrics_page(counts, self._model)}"
+        return Response(page, media_type="text/plain; version=0.0.4")
+
+    async def _faults(self, request: Request) -> Response:
+        if request.method == "POST":
+            try:
+                self._suffer(parse_fault(await request.body()))
+            except GatewayError as error:
+                return Response(
+                    error_body(error.status, error.message), error.status, media_type="application/json"
+                )
+        return JSONResponse({"simulated": True, "fault": self._fault.kind})
+
+    def _suffer(self, fault: Fault) -> None:
+        if fault.kind == "die":
+            self._die()
+        if fault.kind == "reset_counters":
+            self._runner.reset()
+            return
+        self._fault = fault
+        self._runner.slowness = fault.factor if fault.kind == "slow" else 1.0
+        if fault.kind in ("hang", "sleep"):
+            self._runner.pause()
+        else:
+            self._runner.resume()
+        if fault.kind == "hang":
+            self._answering.clear()
+        else:
+            self._answering.set()
+
+    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._complete(scope, receive, send, chat=True)
+
+    async def _completions(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._complete(scope, receive, send, chat=False)
+
+    async def _complete(self, scope: Scope, receive: Receive, send: Send, *, chat: bool) -> None:
+        body = await read_body(receive, MAX_BODY_BYTES)
+        if body is not None:
+            id = f"{'chatcmpl' if chat else 'cmpl'}-{request_id(scope)}"
+            await answer_while_connected(self._answer(body, id, send, chat=chat), receive)
+
+    async def _answer(self, body: bytes | GatewayError, id: str, send: Send, *, chat: bool) -> None:
+        luck = self._rng.random()
+        try:
+            if isinstance(body, GatewayError):
+                raise body
+            request = parse(
+                body, chat=chat, model=self._model, rules=self._rules, speculative=self._speculative
+            )
+            if self._hits("unavailable", luck) or self._fault.kind == "drain":
+                raise Unavailable("The simulated engine takes no requests now.")
+        except GatewayError as error:
+            await send_whole(send, error.status, error_body(error.status, error.message, error.param))
+            return
+        if self._hits("garbage", luck):
+            await send_start(send, 200, b"text/event-stream" if request.stream else b"application/json")
+            await send_body(send, GARBAGE)
+            return
+        reply = Reply(
+            self._model,
+            request,
+            id,
+            self._fit.routes[request.route].prompt_tokens,
+            f"simulated-{self._fit.name}",
+        )
+        job = self._runner.submit(request)
+        try:
+            await (self._stream if request.stream else self._whole)(reply, job, luck, send)
+        finally:
+            self._runner.leave(job)
+
+    async def _stream(self, reply: Reply, job: Job, luck: float, send: Send) -> None:
+        await send_start(send, 200, b"text/event-stream; charset=utf-8")
+        told, ended = 0, None
+        while ended is None:
+            await job.more()
+            if self._cuts(job, luck):
+                return
+            opening = b"" if told else reply.opening()
+            before, told, ended = told, job.tokens, job.finish_reason
+            await send_body(send, opening + reply.piece(before, told, ended), more=True)
+        await send_body(send, reply.closing(told, self._speculation(job)))
+
+    async def _whole(self, reply: Reply, job: Job, luck: float, send: Send) -> None:
+        while job.finish_reason is None:
+            await job.more()
+            if self._cuts(job, luck):
+                await send_start(send, 200, b"application/json", 1 << 20)
+                return
+        await send_whole(send, 200, reply.whole(job.tokens, job.finish_reason, self._speculation(job)))
+
+    def _speculation(self, job: Job) -> dict[str, object] | None:
+        return speculative_object(job.histogram, job.draft_tokens) if self._per_request else None
+
+    def _cuts(self, job: Job, luck: float) -> bool:
+        """Whether the connection breaks now: an answer that is returned from unfinished is cut off."""
+        return self._hits("die_mid_stream", luck) and job.tokens >= self._fault.after_tokens
+
+    def _hits(self, kind: str, luck: float) -> bool:
+        return self._fault.kind == kind and luck < self._fault.probability
+
+
+def main(
+    fit: Fit,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8002,
+    depth: int = 0,
+    schedule: Sequence[Sequence[int]] | None = None,
+    model: str = "glm-ocr",
+    time_scale: float = 1.0,
+    seed: int = 0,
+    per_request: bool = True,
+) -> None:
+    """Serve until SIGTERM or SIGINT; what is in flight then has `asgi.DRAIN_SECONDS`.
+
+    The arguments are SimulatedEngine's, and where to listen.
+
+    Raises:
+        ValueError: a depth or schedule that `model.Depths` refuses.
+    """
+    logging.basicConfig(level=logging.WARNING, format="simulated engine: %(levelname)s %(name)s: %(message)s")
+    engine = SimulatedEngine(
+        fit,
+        depth=depth,
+        schedule=schedule,
+        model=model,
+        time_scale=time_scale,
+        seed=seed,
+        per_request=per_request,
+    )
+    make_server(engine.app(), host=host, port=port).run()
