@@ -80,7 +80,7 @@ def create_api(
 
     @api.get("/ready")
     async def ready(response: Response) -> dict[str, Any]:
-        """200 while a route has an engine that is up and the gateway is not stopping; it tells of every one."""
+        """200 while a route has an engine that is up and the gateway is not stopping; tells of each one."""
         routes = {route: state.up(route) for route in state.fleet.routes}
         status = "stopping" if state.closing else "ready" if any(routes.values()) else "no engine is up"
         if status != "ready":
@@ -89,7 +89,7 @@ def create_api(
         return {"status": status, "routes": routes}
 
     @api.get("/status")
-    async def status() -> Mapping[str, Any]:
+    async def status() -> dict[str, Any]:
         """Routes, pools and engines, their load, and how each engine stands to be chosen now."""
         return report(state.snapshot(), state.fleet)
 

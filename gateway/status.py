@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import gateway
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gateway.fleet import Fleet
     from gateway.state import EngineStatus, Snapshot
 
 
-def report(snapshot: Snapshot, fleet: Fleet) -> Mapping[str, Any]:
+def report(snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
     """Return the state as JSON values; times in seconds, rates in output tokens per second of one engine."""
     return {
         "version": gateway.__version__,
@@ -39,7 +37,7 @@ def _of_pool(pool: str, snapshot: Snapshot) -> list[EngineStatus]:
     return [status for status in snapshot.engines if status.view.engine.pool == pool]
 
 
-def _route(name: str, snapshot: Snapshot, fleet: Fleet) -> Mapping[str, Any]:
+def _route(name: str, snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
     """One route, and the table its next request is chosen by, best first."""
     route, index = snapshot.routes[name], fleet.routes.index(name)
     pools = fleet.config.pools_of(name)
@@ -66,7 +64,7 @@ def _route(name: str, snapshot: Snapshot, fleet: Fleet) -> Mapping[str, Any]:
     }
 
 
-def _engine(status: EngineStatus, fleet: Fleet) -> Mapping[str, Any]:
+def _engine(status: EngineStatus, fleet: Fleet) -> dict[str, Any]:
     view = status.view
     return {
         "engine": view.engine.name,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+import yaml
 from hypothesis import settings
 
 from bench.serving import Served, serve
@@ -33,6 +35,14 @@ class Running:
     plain: FakeEngine
     deep: FakeEngine
 
+    def up(self, pool: str) -> bool:
+        """Whether an engine of a pool is up."""
+        engines = self.gateway.state.snapshot().engines
+        return any(status.view.up for status in engines if status.view.engine.pool == pool)
+
+    def in_flight(self, route: str) -> int:
+        return self.gateway.state.snapshot().routes[route].in_flight
+
     async def metric(self, name: str, **labels: str) -> float:
         """The value of one series; 0 where it does not exist."""
         wanted = {f'{key}="{value}"' for key, value in labels.items()}
@@ -44,6 +54,39 @@ class Running:
         return 0.0
 
 
+@dataclass
+class Fleeting:
+    """A gateway over some scripted engines, one after the other `e0`, `e1` ... in one pool of its own."""
+
+    gateway: Gateway
+    http: httpx.AsyncClient
+    engines: list[FakeEngine]
+
+    def took(self) -> list[int]:
+        """How many requests each engine got."""
+        return [len(engine.bodies) for engine in self.engines]
+
+
+@contextlib.asynccontextmanager
+async def fleet(count: int = 2, settings: str = "", **pool: Any) -> AsyncIterator[Fleeting]:
+    """Serve `count` engines behind a gateway; `settings` are further sections, `pool` the pool's keys."""
+    async with contextlib.AsyncExitStack() as stack:
+        engines = [FakeEngine() for _ in range(count)]
+        urls = [await stack.enter_async_context(served(engine)) for engine in engines]
+        values = {
+            "model": "glm-ocr",
+            "pools": {"pool": {"engines": urls, **pool}},
+            "routes": {"text": {}, "table": {}},
+            "polling": {"scrape_s": 0.05},
+            **yaml.safe_load(settings or "{}"),
+        }
+        gateway = Gateway(parse(yaml.safe_dump(values), "routes.yaml", Path(), {}))
+        url = await stack.enter_async_context(served(gateway.api))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=30))
+        await until(lambda: all(status.view.up for status in gateway.state.snapshot().engines))
+        yield Fleeting(gateway, http, engines)
+
+
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
     plain, deep = FakeEngine(), FakeEngine()
@@ -51,7 +94,7 @@ async def running() -> AsyncIterator[Running]:
         text = CONFIG.replace("ENGINE", plain_url).replace("OTHER", deep_url)
         gateway = Gateway(parse(text, "routes.yaml", Path(), {}))
         async with served(gateway.api) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
-            await until(lambda: all(view.up for view in gateway.state.snapshot().engines))
+            await until(lambda: all(status.view.up for status in gateway.state.snapshot().engines))
             yield Running(gateway, http, url, plain, deep)
 
 

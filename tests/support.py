@@ -30,6 +30,7 @@ routes:
   key-value: {pools: [mtp3]}
   table: {pools: [mtp3]}
 polling: {scrape_s: 0.05}
+breaker: {failures: 1000000}
 limits: {body_bytes: 1000000, image_pixels: 4000000, images_per_request: 3}
 remote_images: {allow_hosts: [images.example]}
 """

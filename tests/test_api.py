@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.support import chat, until
+from tests.support import chat, chunk, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,11 +25,11 @@ async def test_alive_ready_and_which_routes(running: Running) -> None:
         {"text": True, "key-value": True, "table": True},
     )
     running.plain.healthy = False
-    await until(lambda: not running.gateway.state.views(["plain"])[0].up)
+    await until(lambda: not running.up("plain"))
     reply = await running.http.get("/ready")
     assert (reply.status_code, reply.json()["routes"]["text"]) == (200, False)
     running.deep.healthy = False
-    await until(lambda: not running.gateway.state.views(["mtp3"])[0].up)
+    await until(lambda: not running.up("mtp3"))
     reply = await running.http.get("/ready")
     assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
 
@@ -90,7 +90,7 @@ async def test_a_scraper_with_a_broken_accept_header_gets_its_page(running: Runn
 
 
 async def test_a_body_at_the_limit_is_taken_and_one_byte_more_is_not(running: Running) -> None:
-    limit = running.gateway.config.limits.body_bytes
+    limit = running.gateway.state.fleet.config.limits.body_bytes
     body = b'{"messages":[{"role":"user","content":"%s"}]}'
     text = b"x" * (limit - len(body) + 2)
     assert (await running.http.post(CHAT, content=body % text, headers=JSON)).status_code == 200
@@ -162,10 +162,10 @@ async def test_a_fault_of_our_own_is_a_500_without_details(
 async def test_a_fault_after_an_answer_was_begun_breaks_it_off(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("gateway.dispatch.openai.read_chunk", broken)
+    monkeypatch.setattr("gateway.attempt._Events.rest", broken)
     with pytest.raises(httpx.RemoteProtocolError):
         await running.http.post(CHAT, json=chat(stream=True))
     assert await running.metric("ocr_gateway_in_flight", route="text") == 0
@@ -176,13 +176,14 @@ async def test_a_client_that_stops_reading_does_not_hold_its_engine_for_ever(
 ) -> None:
     async def flood(engine: Any, request: Any, send: Any) -> None:
         await send.start(kind="text/event-stream")
+        await send.event(chunk("one"))
         while True:
             await send.event("x" * 100_000)
             await asyncio.sleep(0)  # once the connection is gone, send no longer waits for anything
 
     running.plain.behave = flood
-    timeouts = running.gateway.config.routes["text"].timeouts
+    timeouts = running.gateway.state.fleet.config.routes["text"].timeouts
     monkeypatch.setitem(vars(timeouts), "total_s", 0.3)
     async with running.http.stream("POST", CHAT, json=chat(stream=True)) as reply:
         assert reply.status_code == 200
-        await until(lambda: running.gateway.state.snapshot().in_flight["text"] == 0)
+        await until(lambda: running.in_flight("text") == 0)

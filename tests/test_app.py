@@ -179,7 +179,7 @@ def test_only_the_embedded_engine_is_started_again_when_it_hangs(monkeypatch: py
     monkeypatch.setattr("gateway.engines.supervisor.Supervisor.kill", lambda _: killed.append("killed"))
     gateway._restart(Engine("vllm:8000", "http://vllm:8000", "p", 0))
     assert killed == []
-    gateway._restart(gateway.state.snapshot().engines[0].engine)
+    gateway._restart(gateway.state.engines()[0])
     assert killed == ["killed"]
     assert gateway.supervisor is not None
     gateway.supervisor._socket.close()

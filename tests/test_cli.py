@@ -39,9 +39,9 @@ def test_check_prints_every_error_and_fails(tmp_path: Path, capsys: pytest.Captu
 def test_check_notes_what_is_accepted_without_effect(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = changed(tmp_path, "table: {}", "table: {schedule: [[1, 4096, 0]]}")
+    path = changed(tmp_path, "\npools:\n  cpu", "\nmodel_path: zai-org/GLM-OCR\npools:\n  cpu")
     assert cli.main(["check", "--config", str(path)]) == 0
-    assert "routes.table.schedule" in capsys.readouterr().out
+    assert "model_path has no effect" in capsys.readouterr().out
 
 
 def test_sort_prints_route_reason_confidence_and_time(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,9 +72,9 @@ def test_sort_reports_what_it_cannot_read_and_goes_on(
 
 
 def test_check_fails_on_what_serve_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = changed(tmp_path, "[embedded]", '["dns+http://vllm:8000"]')
+    path = changed(tmp_path, "\nsorting:\n  default: text", "\nserver: {admin_port: 9}")
     assert cli.main(["check", "--config", str(path)]) == 1
-    assert "dns+http://vllm:8000: not supported by this version" in capsys.readouterr().err
+    assert "server.admin_port: not supported by this version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
@@ -97,15 +97,15 @@ def test_serve_hands_a_valid_configuration_to_the_server(
     served: list[Any] = []
     monkeypatch.setattr("gateway.app.serve", lambda *arguments: served.append(arguments))
     assert cli.main(["serve", "--config", CONFIG, "--port", "8123"]) == 0
-    ((config, host, port),) = served
-    assert (config.model, host, port) == ("glm-ocr", "127.0.0.1", 8123)
+    ((config, path, host, port),) = served
+    assert (config.model, path, host, port) == ("glm-ocr", Path(CONFIG), "127.0.0.1", 8123)
     assert "no API keys are configured" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[embedded]", '["dns+http://vllm:8000"]', "pools.cpu.engines: dns+http://vllm:8000: not supported"),
+        ("\nsorting:\n  default: text", "\nserver: {admin_port: 9}", "server.admin_port: not supported"),
         ("\nsorting:\n  default: text", "\nauth: {keys_file: routes.yaml}", "auth.keys_file: not supported"),
     ],
 )

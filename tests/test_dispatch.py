@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gateway.app import Gateway
 from gateway.config import parse
+from tests.conftest import Fleeting, fleet
 from tests.support import (
     USAGE,
     FakeEngine,
@@ -146,7 +147,7 @@ async def test_a_client_that_leaves_aborts_the_engines_work(running: Running, st
     await until(lambda: running.plain.running == 1)
     request.cancel()
     await until(lambda: running.plain.aborted == 1)
-    await until(lambda: running.gateway.state.snapshot().in_flight["text"] == 0)
+    await until(lambda: running.in_flight("text") == 0)
     assert await running.metric("ocr_gateway_requests_total", route="text", code="499") == 1
 
 
@@ -160,7 +161,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_aborts_it(running:
     async with running.http.stream("POST", CHAT, json=chat(stream=True)) as reply:
         await anext(reply.aiter_lines())
     await until(lambda: running.plain.aborted == 1)
-    await until(lambda: running.gateway.state.snapshot().in_flight["text"] == 0)
+    await until(lambda: running.in_flight("text") == 0)
 
 
 async def test_engines_client_errors_pass_unchanged(running: Running) -> None:
@@ -255,10 +256,11 @@ async def test_a_usage_event_without_its_blank_line_is_stripped_too(running: Run
 async def test_what_follows_the_last_whole_event_is_passed_on_too(running: Running) -> None:
     async def cut(engine: FakeEngine, request: Any, send: _Sender) -> None:
         await send.start(kind="text/event-stream")
+        await send.event(chunk("one"))
         await send.body(b"data: [DONE]", more=False)
 
     running.plain.behave = cut
-    assert (await running.http.post(CHAT, json=chat(stream=True))).content == b"data: [DONE]"
+    assert (await running.http.post(CHAT, json=chat(stream=True))).content.endswith(b"\n\ndata: [DONE]")
 
 
 async def test_an_engine_that_cannot_be_reached_is_taken_out_at_once() -> None:
@@ -267,7 +269,7 @@ async def test_an_engine_that_cannot_be_reached_is_taken_out_at_once() -> None:
         async with served(FakeEngine()) as engine:
             gateway = Gateway(parse(text.replace("URL", engine), "f", Path(), {}))
             url = await stack.enter_async_context(served(gateway.api))
-            await until(lambda: gateway.state.views(["p"])[0].up)
+            await until(lambda: gateway.state.up("text"))
         async with httpx.AsyncClient(base_url=url) as http:
             replies = [await http.post(CHAT, json=chat(model="m")) for _ in range(2)]
     assert [(reply.status_code, reply.json()["error"]["code"]) for reply in replies] == [
@@ -279,19 +281,20 @@ async def test_an_engine_that_cannot_be_reached_is_taken_out_at_once() -> None:
 async def test_an_error_that_the_engine_streams_is_passed_on_and_counted(running: Running) -> None:
     async def fail(engine: FakeEngine, request: Any, send: _Sender) -> None:
         await send.start(kind="text/event-stream")
+        await send.event(chunk("one"))
         await send.event({"error": {"message": "EngineCore encountered an issue", "code": 500}})
         await send.event("[DONE]")
         await send.body(b"", more=False)
 
     running.plain.behave = fail
     seen = await events(running)
-    assert "EngineCore" in seen[0]
+    assert "EngineCore" in seen[1]
     assert await running.metric("ocr_gateway_requests_total", route="text", code="502") == 1
 
 
 async def test_no_engine_is_a_503_that_says_when_to_ask_again(running: Running) -> None:
     running.plain.healthy = False
-    await until(lambda: not running.gateway.state.views(["plain"])[0].up)
+    await until(lambda: not running.up("plain"))
     reply = await running.http.post(CHAT, json=chat())
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_engine")
     assert int(reply.headers["retry-after"]) > 0
@@ -419,11 +422,11 @@ async def test_nothing_stays_in_flight_after_any_mix(
             assert kind == "hang"
 
     await asyncio.gather(*(one(*step) for step in steps))
-    await until(lambda: set(running.gateway.state.snapshot().in_flight.values()) == {0})
+    await until(lambda: running.gateway.state.busy() == 0)
     await until(lambda: running.plain.running == running.deep.running == 0)
     for route in ("text", "table"):
         assert await running.metric("ocr_gateway_in_flight", route=route) == 0
-    assert {view.load for view in running.gateway.state.snapshot().engines} == {0}
+    assert {status.view.ours for status in running.gateway.state.snapshot().engines} == {0}
 
 
 async def test_good_requests_are_answered_beside_bad_ones(running: Running) -> None:
@@ -435,3 +438,203 @@ async def test_good_requests_are_answered_beside_bad_ones(running: Running) -> N
     statuses = [reply.status_code for reply in replies]
     assert statuses[1::2] == [200] * 16
     assert set(statuses[::2]) == {400, 404}
+
+
+def failing(status: int = 500, body: bytes = b"{}") -> Any:
+    async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(status)
+        await send.body(body, more=False)
+
+    return behave
+
+
+async def die(engine: FakeEngine, request: Any, send: _Sender) -> None:
+    await send.start()
+    await send.body(b'{"id"')
+    raise ConnectionError
+
+
+class TestRetries:
+    @pytest.mark.parametrize(
+        ("behave", "reason"),
+        [
+            (die, "died"),
+            (failing(503), "busy"),
+            (failing(502), "bad_gateway"),
+            (failing(504), "gateway_timeout"),
+            (failing(200, b"garbage"), "garbage"),
+        ],
+    )
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_another_engine_answers_where_one_fails_before_the_first_byte(
+        self, behave: Any, reason: str, stream: bool
+    ) -> None:
+        async with fleet(2) as served_fleet:
+            bad, good = served_fleet.engines
+            bad.behave = behave
+            for _ in range(6):
+                reply = await served_fleet.http.post(CHAT, json=chat(stream=stream))
+                assert reply.status_code == 200, reply.text
+                assert "hello" in reply.text
+            assert 1 <= len(bad.bodies) <= 6
+            assert len(good.bodies) == 6
+            page = (await served_fleet.http.get("/metrics")).text
+            assert f'ocr_gateway_retries_total{{reason="{reason}",route="text"}}' in page
+
+    @pytest.mark.parametrize("behave", [failing(500), failing(400), failing(401)])
+    async def test_what_another_engine_would_not_mend_is_not_tried_again(self, behave: Any) -> None:
+        async with fleet(2) as served_fleet:
+            for engine in served_fleet.engines:
+                engine.behave = behave
+            reply = await served_fleet.http.post(CHAT, json=chat())
+            assert reply.status_code in (400, 502)
+            assert sum(served_fleet.took()) == 1
+
+    async def test_a_document_that_kills_engines_does_not_tour_the_fleet(self) -> None:
+        async with fleet(4) as served_fleet:
+            for engine in served_fleet.engines:
+                engine.behave = die
+            reply = await served_fleet.http.post(CHAT, json=chat())
+            assert (reply.status_code, reply.json()["error"]["code"]) == (502, "engine_died")
+            assert sum(served_fleet.took()) == 2
+
+    async def test_nothing_is_retried_where_the_configuration_says_so(self) -> None:
+        async with fleet(2, "retry: {per_request: 0}") as served_fleet:
+            for engine in served_fleet.engines:
+                engine.behave = die
+            await served_fleet.http.post(CHAT, json=chat())
+            assert sum(served_fleet.took()) == 1
+
+    async def test_without_a_budget_only_an_engines_death_is_bridged(self) -> None:
+        async with fleet(2, "retry: {budget: 0}") as served_fleet:
+            for engine in served_fleet.engines:
+                engine.behave = failing(503)
+            reply = await served_fleet.http.post(CHAT, json=chat())
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_busy")
+            assert sum(served_fleet.took()) == 1
+
+    async def test_a_hung_engine_loses_no_request_that_waits_for_its_first_byte(self) -> None:
+        async with fleet(2) as served_fleet:
+            hung, good = served_fleet.engines
+            hung.behave = hang
+            requests = [asyncio.create_task(served_fleet.http.post(CHAT, json=chat())) for _ in range(8)]
+            await until(lambda: hung.running and len(good.bodies) + hung.running == 8)
+            name = next(
+                status.view.engine.name
+                for status in served_fleet.gateway.state.snapshot().engines
+                if status.view.ours
+            )
+            served_fleet.gateway.state.lost(name)
+            assert {(await request).status_code for request in requests} == {200}
+
+    async def test_an_engine_that_fails_again_and_again_is_left_alone(self) -> None:
+        async with fleet(2, "breaker: {failures: 3, open_s: 3600, probes: 1}") as served_fleet:
+            bad = served_fleet.engines[0]
+            bad.behave = failing(200, b"garbage")
+            for _ in range(20):
+                assert (await served_fleet.http.post(CHAT, json=chat())).status_code == 200
+            assert len(bad.bodies) == 3
+            assert "ocr_gateway_engine_breaker_state" in (await served_fleet.http.get("/metrics")).text
+
+
+class TestQueue:
+    async def full(self, served_fleet: Fleeting, requests: int) -> list[asyncio.Task[httpx.Response]]:
+        """Engines that never answer, as many requests on them as there is room, and more that wait."""
+        for engine in served_fleet.engines:
+            engine.behave = hang
+        tasks = [asyncio.create_task(served_fleet.http.post(CHAT, json=chat())) for _ in range(requests)]
+        await until(lambda: served_fleet.gateway.state.busy() == requests)
+        return tasks
+
+    async def leave(self, tasks: list[asyncio.Task[httpx.Response]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def test_who_finds_no_room_waits_for_it(self) -> None:
+        async with fleet(1, max_load=2) as served_fleet:
+            tasks = await self.full(served_fleet, 3)
+            assert served_fleet.gateway.state.waiting("text") == 1
+            served_fleet.engines[0].behave = answer
+            tasks.pop(0).cancel()
+            reply = await tasks.pop()
+            assert reply.status_code == 200
+            page = (await served_fleet.http.get("/metrics")).text
+            assert 'ocr_gateway_queue_seconds_count{pool="pool",route="text"}' in page
+            await self.leave(tasks)
+
+    async def test_a_full_queue_is_a_503_that_says_when_to_come_back(self) -> None:
+        settings = "routes: {text: {queue: {max_waiting: 1, max_wait_s: 60}}}"
+        async with fleet(1, settings, max_load=1) as served_fleet:
+            tasks = await self.full(served_fleet, 2)
+            reply = await served_fleet.http.post(CHAT, json=chat())
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_full")
+            assert int(reply.headers["retry-after"]) >= 1
+            assert "max_waiting" in reply.json()["error"]["message"]
+            page = (await served_fleet.http.get("/metrics")).text
+            assert 'ocr_gateway_shed_total{reason="queue_full",route="text"} 1.0' in page
+            assert 'ocr_gateway_waiting{route="text"} 1.0' in page
+            await self.leave(tasks)
+
+    async def test_who_waits_too_long_is_told(self) -> None:
+        settings = "routes: {text: {queue: {max_waiting: 5, max_wait_s: 0.05}}}"
+        async with fleet(1, settings, max_load=1) as served_fleet:
+            first = asyncio.create_task(served_fleet.http.post(CHAT, json=chat()))
+            served_fleet.engines[0].behave = hang
+            await until(lambda: served_fleet.engines[0].running)
+            reply = await served_fleet.http.post(CHAT, json=chat())
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_timeout")
+            assert int(reply.headers["retry-after"]) >= 1
+            await self.leave([first])
+
+    async def test_who_would_wait_too_long_is_refused_on_arrival(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with fleet(1, max_load=1) as served_fleet:
+            tasks = await self.full(served_fleet, 2)
+            monkeypatch.setattr(served_fleet.gateway.state, "queue_speed", lambda _: 0.02)
+            reply = await served_fleet.http.post(CHAT, json=chat())
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_too_slow")
+            assert reply.headers["retry-after"] == "60"
+            await self.leave(tasks)
+
+    async def test_a_client_that_leaves_the_queue_frees_its_place_at_once(self) -> None:
+        async with fleet(1, max_load=1) as served_fleet:
+            tasks = await self.full(served_fleet, 5)
+            await self.leave(tasks[1:])
+            await until(lambda: served_fleet.gateway.state.busy() == 1)
+            await self.leave(tasks)
+            await until(lambda: served_fleet.gateway.state.busy() == 0)
+
+    async def test_a_place_that_comes_as_its_client_leaves_is_not_lost(self) -> None:
+        async with fleet(1, max_load=1) as served_fleet:
+            tasks = await self.full(served_fleet, 40)
+            await self.leave(tasks)
+            await until(lambda: served_fleet.gateway.state.busy() == 0)
+            served_fleet.engines[0].behave = answer
+            assert (await served_fleet.http.post(CHAT, json=chat())).status_code == 200
+
+
+async def test_a_gateway_that_drains_takes_no_new_work_and_says_so(running: Running) -> None:
+    running.gateway.state.draining = True
+    reply = await running.http.post(CHAT, json=chat())
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "shutting_down")
+    assert reply.headers["retry-after"] == "1"
+
+
+async def test_the_depth_told_is_the_one_at_the_load_the_engine_has() -> None:
+    table = [[1, 1, 3], [2, 256, 0]]
+    speculative = {
+        "method": "mtp",
+        "num_speculative_tokens": 3,
+        "num_speculative_tokens_per_batch_size": table,
+    }
+    async with fleet(1, speculative_config=speculative) as served_fleet:
+        alone = await served_fleet.http.post(CHAT, json=chat())
+        served_fleet.engines[0].behave = hang
+        busy = asyncio.create_task(served_fleet.http.post(CHAT, json=chat()))
+        await until(lambda: served_fleet.engines[0].running)
+        served_fleet.engines[0].behave = answer
+        crowded = await served_fleet.http.post(CHAT, json=chat())
+        busy.cancel()
+        assert [reply.headers["x-ocr-depth"] for reply in (alone, crowded)] == ["3", "0"]

@@ -1,55 +1,469 @@
+"""The store's bookkeeping, in a time that tests make pass."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model import Engine
-from gateway.state import State
+from gateway.config import parse
+from gateway.fleet import Fleet
+from gateway.model import Engine, Reading
+from gateway.policy.balance import Choice, Fitness
+from gateway.policy.breaker import Outcome, Phase
+from gateway.policy.retry import Failure
+from gateway.state import Lease, State, Waiter
 
-ENGINES = [Engine("a", "http://a", "p", 0), Engine("b", "http://b", "q", 3)]
-ROUTES = ["text", "table"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-
-def test_engines_are_down_until_marked_up_and_news_is_told_once() -> None:
-    state = State(ENGINES, ROUTES)
-    assert not any(view.up for view in state.snapshot().engines)
-    assert [state.mark("a", up=True), state.mark("a", up=True)] == [True, False]
-    assert state.mark("b", up=False)
-    assert [view.up for view in state.views(["p", "q"])] == [True, False]
-
-
-def test_views_are_of_the_pools_asked_for() -> None:
-    assert [view.engine.name for view in State(ENGINES, ROUTES).views(["q"])] == ["b"]
-
-
-def test_a_lease_is_a_place_on_its_engine_and_in_its_route() -> None:
-    state = State(ENGINES, ROUTES)
-    with state.lease("table", ENGINES[1]), state.lease("table", ENGINES[1]):
-        assert [view.load for view in state.snapshot().engines] == [0, 2]
-        assert state.snapshot().in_flight == {"text": 0, "table": 2}
-
-
-@given(st.lists(st.tuples(st.sampled_from(ROUTES), st.sampled_from(ENGINES), st.booleans()), max_size=30))
-def test_leases_end_at_zero_however_their_blocks_end(requests: list[tuple[str, Engine, bool]]) -> None:
-    state = State(ENGINES, ROUTES)
-    for route, engine, fails in requests:
-        try:
-            with state.lease(route, engine):
-                assert state.snapshot().in_flight[route] == 1
-                if fails:
-                    raise RuntimeError
-        except RuntimeError:
-            assert fails
-    assert set(state.snapshot().in_flight.values()) == {0}
-    assert {view.load for view in state.snapshot().engines} == {0}
+CONFIG = """
+model: glm-ocr
+pools:
+  deep:
+    speculative_config: {method: mtp, num_speculative_tokens: 3}
+    engines: [http://d0:80, http://d1:80]
+    max_load: 4
+  plain: {engines: [http://p0:80], max_load: 4}
+routes:
+  text: {schedule: [[1, 63, 3], [64, 4096, 0]]}
+  table: {pools: [deep]}
+retry: {budget: 0.1}
+"""
+DEEP = [Engine("d0:80", "http://d0:80", "deep", 3), Engine("d1:80", "http://d1:80", "deep", 3)]
+PLAIN = Engine("p0:80", "http://p0:80", "plain", 0)
+ALL = [*DEEP, PLAIN]
 
 
-def test_a_snapshot_does_not_change_afterwards() -> None:
-    state = State(ENGINES, ROUTES)
-    before = state.snapshot()
-    with state.lease("text", ENGINES[0]):
-        assert before.in_flight == {"text": 0, "table": 0}
+class World:
+    """A state, and the time it lives in."""
+
+    def __init__(self, text: str = CONFIG, engines: Iterable[Engine] = ALL, *, up: bool = True) -> None:
+        self.now = 100.0
+        self.fleet = Fleet.of(parse(text, "routes.yaml", Path(), {}))
+        self.state = State(self.fleet, engines, lambda: self.now, Random(0))
+        if up:
+            for engine in engines:
+                self.state.mark(engine.name, up=True)
+
+    def take(self, route: str = "text", **more: Any) -> Lease:
+        taken = self.state.take(route, **more)
+        assert isinstance(taken, Lease)
+        return taken
+
+    def refused(self, route: str = "text") -> Fitness:
+        taken = self.state.take(route)
+        assert isinstance(taken, Choice)
+        return taken.reason
+
+    def wait(self, route: str = "text", **more: Any) -> tuple[Waiter, list[int]]:
+        woken: list[int] = []
+        return self.state.wait(route, lambda: woken.append(1), **more), woken
+
+    def load(self, name: str) -> int:
+        return next(
+            status.view.load for status in self.state.snapshot().engines if status.view.engine.name == name
+        )
+
+    def fill(self, route: str = "text") -> list[Lease]:
+        leases = []
+        while isinstance(taken := self.state.take(route), Lease):
+            leases.append(taken)
+        return leases
+
+    def status(self, name: str) -> Any:
+        return next(status for status in self.state.snapshot().engines if status.view.engine.name == name)
 
 
-def test_an_engine_that_is_not_configured_cannot_be_marked() -> None:
-    with pytest.raises(KeyError):
-        State(ENGINES, ROUTES).mark("c", up=True)
+class TestLeases:
+    def test_a_place_is_taken_at_once_and_given_back_once(self) -> None:
+        world = World()
+        lease = world.take()
+        assert world.load(lease.engine.name) == 1
+        assert world.state.snapshot().routes["text"].in_flight == 1
+        lease.release()
+        lease.release()
+        assert world.load(lease.engine.name) == 0
+        with world.take():
+            assert world.state.busy() == 1
+        assert world.state.busy() == 0
+
+    def test_it_knows_its_depth_under_the_load_it_made(self) -> None:
+        text = CONFIG.replace(
+            "num_speculative_tokens: 3}",
+            "num_speculative_tokens: 3, num_speculative_tokens_per_batch_size: [[1, 1, 3], [2, 9, 1]]}",
+        )
+        world = World(text, DEEP[:1])
+        assert [world.take("table").depth for _ in range(3)] == [3, 1, 1]
+
+    def test_an_engine_that_is_not_up_is_not_chosen(self) -> None:
+        world = World(up=False)
+        assert world.refused() is Fitness.DOWN
+        world.state.mark("p0:80", up=True)
+        assert world.take().engine == PLAIN
+        assert world.refused("table") is Fitness.DOWN
+        assert not world.state.up("table")
+        assert world.refused("no such route") is Fitness.DOWN
+
+    def test_max_load_is_the_engines_and_others_requests_count(self) -> None:
+        world = World(engines=[PLAIN])
+        world.state.read("p0:80", Reading(at=100, load=3, own=0))
+        assert len(world.fill()) == 2
+        assert world.refused() is Fitness.HELD
+
+    @pytest.mark.parametrize(("replicas", "share"), [(1, 4), (3, 2), (9, 1)])
+    def test_each_of_several_replicas_keeps_its_share(self, replicas: int, share: int) -> None:
+        world = World(CONFIG + f"server: {{replicas: {replicas}}}", [PLAIN])
+        world.state.read("p0:80", Reading(at=100, load=400, own=0))
+        assert len(world.fill()) == share
+
+
+class TestReadings:
+    def test_only_what_is_not_ours_is_foreign(self) -> None:
+        world = World(engines=[PLAIN])
+        world.take()
+        world.state.read("p0:80", Reading(at=100, load=3, own=1))
+        assert world.load("p0:80") == 3
+        world.state.read("p0:80", Reading(at=101, load=0, own=1))
+        assert world.load("p0:80") == 1
+
+    def test_a_stale_one_keeps_what_it_showed(self) -> None:
+        world = World(engines=[PLAIN])
+        world.state.read("p0:80", Reading(at=100, load=3, own=0))
+        world.now += 1000
+        world.state.mark("p0:80", up=False)
+        world.state.mark("p0:80", up=True)
+        assert world.load("p0:80") == 3
+        assert world.status("p0:80").reading_age_s == 1000
+
+    def test_a_sleeping_engine_gets_nothing(self) -> None:
+        world = World(engines=[PLAIN])
+        world.state.read("p0:80", Reading(at=100, load=0, own=0, awake=False))
+        assert world.refused() is Fitness.DOWN
+        world.state.read("p0:80", Reading(at=101, load=0, own=0))
+        world.take()
+
+    def test_tokens_per_second_are_measured_and_survive_a_restart(self) -> None:
+        world = World(engines=[PLAIN])
+        for at, tokens in ((100, 5000), (101, 5100), (102, 5200), (103, 50), (104, 150)):
+            world.state.read("p0:80", Reading(at=at, load=1, own=0, generation_tokens=tokens))
+        assert world.status("p0:80").rate == pytest.approx(100)
+        assert world.status("p0:80").ratio is None
+
+    def test_a_mismatch_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        world = World()
+        for at in (100, 101):
+            world.state.read("d0:80", Reading(at=at, load=0, own=0, mismatch="it does not speculate"))
+        assert world.status("d0:80").mismatch == "it does not speculate"
+        assert caplog.text.count("it does not speculate") == 1
+
+    def test_readings_of_unknown_engines_are_dropped(self) -> None:
+        world = World()
+        world.state.read("gone", Reading(at=100, load=3, own=0))
+        assert not world.state.mark("gone", up=True)
+        world.state.lost("gone")
+        assert world.state.ours("gone") == 0
+        assert world.state.heard_at("gone") == -math.inf
+
+
+class TestQueues:
+    def test_first_come_first_served(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        (first, one), (second, two) = world.wait(), world.wait()
+        world.now += 3
+        held.pop().release()
+        assert (one, two) == ([1], [])
+        assert first.lease is not None
+        assert first.lease.waited_s == 3
+        assert world.state.snapshot().routes["text"].oldest_wait_s == 3
+        first.lease.release()
+        assert second.lease is not None
+
+    def test_nobody_overtakes_who_waits(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        waiter, _ = world.wait()
+        assert world.refused() is Fitness.HELD
+        held.pop().release()
+        assert waiter.lease is not None
+
+    def test_who_leaves_frees_the_place_at_once(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        (first, _), (second, woken) = world.wait(), world.wait()
+        world.state.leave(first)
+        world.state.leave(first)
+        assert world.state.waiting("text") == 1
+        held.pop().release()
+        assert woken
+        world.state.leave(second)
+        assert second.lease is not None
+        assert first.lease is None
+
+    def test_who_was_taken_in_before_is_first(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        world.wait()
+        again, woken = world.wait(first=True)
+        held.pop().release()
+        assert woken
+        assert again.lease
+
+    def test_a_route_that_cannot_be_placed_does_not_hold_up_another(self) -> None:
+        world = World()
+        tables = world.fill("table")
+        blocked, _ = world.wait("table")
+        text, woken = world.wait("text")
+        assert woken
+        assert text.lease is not None
+        assert text.lease.engine == PLAIN
+        assert blocked.lease is None
+        tables.pop().release()
+        assert blocked.lease is not None
+
+    def test_a_burst_of_long_answers_does_not_starve_short_ones(self) -> None:
+        world = World(engines=DEEP[:1])
+        for _ in range(200):
+            world.state.answered("table", 700)
+            world.state.answered("text", 70)
+        held = world.fill("text")
+        tables = [world.wait("table")[0] for _ in range(200)]
+        texts = [world.wait("text")[0] for _ in range(200)]
+        for _ in range(110):
+            lease = held.pop(0)
+            lease.release()
+            held += [waiter.lease for waiter in tables + texts if waiter.lease and waiter.lease not in held]
+            held = [lease for lease in held if lease._held]
+        served = sum(waiter.lease is not None for waiter in texts)
+        assert served == pytest.approx(100, abs=10)
+
+    def test_an_engine_that_comes_up_takes_who_waits(self) -> None:
+        world = World(engines=[PLAIN])
+        world.state.mark("p0:80", up=False)
+        waiter, _ = world.wait()
+        assert waiter.lease is None
+        world.state.mark("p0:80", up=True)
+        assert waiter.lease is not None
+
+    def test_the_queues_speed_is_seen(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        waiters = [world.wait()[0] for _ in range(20)]
+        assert world.state.queue_speed("text") is None
+        for _ in range(10):
+            world.now += 0.5
+            held.pop(0).release()
+            held += [waiter.lease for waiter in waiters if waiter.lease and waiter.lease not in held]
+            held = [lease for lease in held if lease._held]
+        speed = world.state.queue_speed("text")
+        assert speed is not None
+        assert speed == pytest.approx(2, rel=0.3)
+
+
+class TestFailures:
+    def test_a_busy_engine_rests_for_a_moment(self) -> None:
+        world = World(engines=[PLAIN])
+        lease = world.take()
+        world.state.blame(lease, Failure.BUSY)
+        lease.release()
+        assert world.refused() is Fitness.RESTING
+        world.now += 1
+        world.take()
+
+    def test_failures_open_the_breaker_and_probes_close_it(self) -> None:
+        world = World(engines=[PLAIN])
+        for _ in range(5):
+            with world.take() as lease:
+                world.state.blame(lease, Failure.GARBAGE)
+        assert world.refused() is Fitness.RESTING
+        assert world.status("p0:80").phase is Phase.OPEN
+        world.now += 10
+        probes = world.fill()
+        assert len(probes) == 2
+        for probe in probes:
+            probe.outcome(Outcome.SUCCESS)
+            probe.release()
+        assert world.status("p0:80").phase is Phase.CLOSED
+        assert len(world.fill()) == 4
+
+    def test_an_unreachable_engine_is_down_at_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        world = World(engines=[PLAIN])
+        with world.take() as lease:
+            world.state.blame(lease, Failure.UNREACHABLE)
+        assert world.refused() is Fitness.DOWN
+        assert "p0:80 is down" in caplog.text
+
+    def test_a_500_is_the_engines_own_only_while_others_succeed(self) -> None:
+        def five_errors(world: World) -> Phase:
+            for _ in range(5):
+                with world.take("table") as lease:
+                    world.state.blame(lease, Failure.ERROR)
+            return Phase(world.status("d0:80").phase)
+
+        alone = World(engines=DEEP[:1])
+        assert five_errors(alone) is Phase.CLOSED
+        accompanied = World(engines=[DEEP[0], PLAIN])
+        with accompanied.take(avoid="d0:80") as lease:
+            lease.outcome(Outcome.SUCCESS)
+        assert five_errors(accompanied) is Phase.OPEN
+
+    def test_who_waits_for_a_lost_engine_is_told(self) -> None:
+        world = World(engines=[PLAIN])
+        told: list[str] = []
+        first, second = world.take(), world.take()
+        first.on_lost = lambda: told.append("first")
+        world.state.lost("p0:80")
+        assert told == ["first"]
+        assert world.refused() is Fitness.DOWN
+        second.release()
+
+    def test_signs_of_life_are_noted(self) -> None:
+        world = World(engines=[PLAIN])
+        lease = world.take()
+        world.now += 7
+        lease.heard()
+        assert world.state.heard_at("p0:80") == 107
+
+    def test_an_engine_that_was_down_is_probed_first_but_not_at_the_start(self) -> None:
+        world = World(engines=[PLAIN])
+        assert world.status("p0:80").phase is Phase.CLOSED
+        world.now += 60
+        world.state.mark("p0:80", up=False)
+        world.state.mark("p0:80", up=True)
+        assert world.status("p0:80").phase is Phase.HALF_OPEN
+        assert len(world.fill()) == 2
+
+    def test_retries_come_out_of_one_budget(self) -> None:
+        world = World()
+        spent = 0
+        while world.state.may_retry(Failure.BUSY, attempts=1, seconds_left=9):
+            spent += 1
+        assert spent == 100
+        assert world.state.may_retry(Failure.DIED, attempts=1, seconds_left=9)
+        for _ in range(10):
+            world.state.begun()
+        assert world.state.snapshot().retry_budget == pytest.approx(1)
+
+
+class TestReload:
+    def test_leases_are_kept_and_removed_engines_drained(self) -> None:
+        world = World()
+        lease = world.take("table")
+        rest = [engine for engine in ALL if engine != lease.engine]
+        world.state.configure(world.fleet, rest)
+        assert world.load(lease.engine.name) == 1
+        assert world.status(lease.engine.name).leaving
+        assert all(held.engine != lease.engine for held in world.fill())
+        assert lease.engine in world.state.engines()
+        lease.release()
+        assert lease.engine not in world.state.engines()
+
+    def test_one_that_comes_back_goes_on(self) -> None:
+        world = World(engines=[PLAIN])
+        lease = world.take()
+        world.state.set_engines([])
+        assert world.refused() is Fitness.DOWN
+        world.state.set_engines([PLAIN])
+        world.take()
+        assert world.load("p0:80") == 2
+        lease.release()
+        assert world.load("p0:80") == 1
+
+    def test_another_url_is_another_engine(self) -> None:
+        world = World(engines=[PLAIN])
+        lease = world.take()
+        world.state.set_engines([Engine("p0:80", "https://p0:80", "plain", 0)])
+        assert world.refused() is Fitness.DOWN
+        lease.release()
+        assert world.load("p0:80") == 0
+
+    def test_waiting_requests_of_a_removed_route_are_woken_without_a_place(self) -> None:
+        world = World(engines=[PLAIN])
+        world.fill()
+        waiter, woken = world.wait()
+        fleet = Fleet.of(parse(CONFIG.replace("text:", "words:"), "routes.yaml", Path(), {}))
+        world.state.configure(fleet, ALL)
+        assert woken
+        assert waiter.lease is None
+        world.state.leave(waiter)
+        world.state.answered("text", 3)
+
+    def test_a_removed_pools_engine_ends_its_work(self) -> None:
+        world = World()
+        lease = world.take("table")
+        text = (
+            CONFIG.replace("  plain:", "  plain2:")
+            .replace("  deep:", "  deep2:")
+            .replace("[deep]", "[deep2]")
+        )
+        world.state.configure(Fleet.of(parse(text, "routes.yaml", Path(), {})), [])
+        assert world.status(lease.engine.name).leaving
+        lease.release()
+        assert world.state.engines() == ()
+
+
+def test_profiles_give_the_live_ratio(tmp_path: Path) -> None:
+    profile = {"route": "text", "pools": {"plain": [[1, 100], [4, 400]]}, "meta": {}}
+    (tmp_path / "text.json").write_text(json.dumps(profile))
+    text = CONFIG.replace("text: {", "text: {pools: [plain], profile: text.json, ").replace(
+        "[1, 63, 3], [64, 4096, 0]", "[1, 4096, 0]"
+    )
+    now = 100.0
+    state = State(Fleet.of(parse(text, "routes.yaml", tmp_path, {})), ALL, lambda: now, Random(0))
+    state.mark("p0:80", up=True)
+    taken = [state.take("text") for _ in range(2)]
+    for second in range(20):
+        state.read("p0:80", Reading(at=100.0 + second, load=2, own=2, generation_tokens=160.0 * second))
+    status = next(status for status in state.snapshot().engines if status.view.engine == PLAIN)
+    assert status.ratio == pytest.approx(0.8)
+    assert len(taken) == 2
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["take", "wait", "release", "leave", "down", "up", "lose"]), st.integers(0, 9)
+        )
+    )
+)
+def test_every_place_is_given_back(moves: list[tuple[str, int]]) -> None:
+    """Whatever mix of taking, waiting, leaving and dying engines, the counts end at zero."""
+    world = World()
+    leases: list[Lease] = []
+    waiters: list[Waiter] = []
+    for move, index in moves:
+        world.now += 0.1
+        engine = ALL[index % 3].name
+        if move == "take" and isinstance(taken := world.state.take(["text", "table"][index % 2]), Lease):
+            leases.append(taken)
+        elif move == "wait":
+            waiters.append(world.wait(["text", "table"][index % 2])[0])
+        elif move == "release" and leases:
+            leases.pop(index % len(leases)).release()
+        elif move == "leave" and waiters:
+            waiter = waiters.pop(index % len(waiters))
+            world.state.leave(waiter)
+            if waiter.lease:
+                waiter.lease.release()
+        elif move in ("down", "up"):
+            world.state.mark(engine, up=move == "up")
+        elif move == "lose":
+            world.state.lost(engine)
+        assert all(0 <= status.view.load <= 4 for status in world.state.snapshot().engines)
+    for waiter in waiters:
+        world.state.leave(waiter)
+        if waiter.lease:
+            waiter.lease.release()
+    for lease in leases:
+        lease.release()
+    snapshot = world.state.snapshot()
+    assert world.state.busy() == 0
+    assert all(status.view.load == 0 for status in snapshot.engines)
+    assert all(route.in_flight == route.waiting == 0 for route in snapshot.routes.values())

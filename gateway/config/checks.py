@@ -24,7 +24,7 @@ _PLAIN_WORDS = {
     "tuple_type": "must be a list",
     "dict_type": "must be a section of keys",
     "model_type": "must be a section of keys",
-    "too_short": "must have at least one entry",
+    "too_short": "has too few entries",
     "string_too_short": "must not be empty",
 }
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
@@ -185,9 +185,11 @@ def _did_you_mean(found: str, allowed: Iterable[str]) -> str:
 
 
 def _explain(error: ValidationError, root: type[Section]) -> Iterator[tuple[Location, str]]:
-    for found in error.errors(include_url=False):
+    errors = error.errors(include_url=False)
+    for found in errors:
         location = found["loc"]
-        if found["type"] == "too_short" and found["input"]:
+        below = [other for other in errors if other["loc"][: len(location)] == location]
+        if found["type"] == "too_short" and len(below) > 1:
             continue  # pydantic counts items that failed as missing; their own errors are told
         if found["type"] == "extra_forbidden":
             allowed = _fields_at(location[:-1], root)

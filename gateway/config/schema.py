@@ -174,7 +174,7 @@ class Server(Section):
 
     drain_s: Seconds = 60
     linger_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5
-    replicas: Count = 1
+    replicas: Count = 2
     admin_port: Annotated[int, Field(ge=1, le=65535)] | None = None
 
 
@@ -209,7 +209,7 @@ class RemoteImages(Section):
     ] = ()
 
 
-Load = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+Measurement = Annotated[tuple[Seconds, ...], Field(min_length=2, max_length=3)]
 
 
 class Profile(Section):
@@ -223,18 +223,16 @@ class Profile(Section):
     """
 
     route: str
-    pools: dict[
-        str,
-        Annotated[tuple[tuple[Load, Seconds] | tuple[Load, Seconds, Seconds], ...], Field(min_length=1)],
-    ]
+    pools: dict[str, Annotated[tuple[Measurement, ...], Field(min_length=1)]]
     meta: dict[str, Any]
 
     @field_validator("pools")
     @classmethod
-    def _one_rate_a_load(cls, pools: dict[str, tuple[tuple[float, ...], ...]]) -> object:
+    def _one_rate_a_load(cls, pools: dict[str, tuple[Measurement, ...]]) -> object:
         for name, points in pools.items():
-            if len({point[0] for point in points}) < len(points):
-                raise ValueError(f"pool {name!r} has two rates for one load")
+            loads = {point[0] for point in points}
+            if len(loads) < len(points) or min(loads) < 1:
+                raise ValueError(f"the loads of pool {name!r} must be at least 1, each once")
         return pools
 
 

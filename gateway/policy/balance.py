@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from gateway.policy.breaker import Breaker, Rules
+from gateway.policy.breaker import Breaker, Phase, Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
     from random import Random
 
     from gateway.model import Engine
@@ -50,6 +50,8 @@ class EngineView:
         breaker: its circuit breaker.
         rests_until: it refused work; none is sent to it before this time.
         back_since: when it came back after having been down.
+        ready: it is up and not held.
+        settled_at: from this time on that is all there is to ask.
     """
 
     engine: Engine
@@ -63,6 +65,16 @@ class EngineView:
     breaker: Breaker = _CLOSED
     rests_until: float = -math.inf
     back_since: float = -math.inf
+    ready: bool = field(init=False)
+    settled_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Work out once what every choice asks."""
+        held = self.load >= self.cap and self.ours >= self.share
+        object.__setattr__(self, "ready", self.up and not held)
+        calm = self.breaker.phase is Phase.CLOSED
+        settled = max(self.rests_until, self.back_since + _WARM_S) if calm else math.inf
+        object.__setattr__(self, "settled_at", settled)
 
     def fitness(self, now: float, rules: Rules) -> Fitness:
         """Return whether it may take one more request."""
@@ -73,7 +85,7 @@ class EngineView:
         back = now - self.back_since
         if back < _WARM_S and self.ours >= _WARM_FROM * 2**back:
             return Fitness.RESTING
-        return Fitness.HELD if self.load >= self.cap and self.ours >= self.share else Fitness.FREE
+        return Fitness.FREE if self.ready else Fitness.HELD
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,28 +132,25 @@ def choose(
         rng: decides between equals.
         avoid: the name of an engine that has failed this request already.
     """
+    if avoid is not None:
+        views = [view for view in views if view.engine.name != avoid]
     best: list[EngineView] = []
-    gain = margin = 0.0
-    load = 0
-    reasons = set()
+    low, high = -math.inf, -math.inf
     for view in views:
-        if view.engine.name == avoid:
+        if (not view.ready or now < view.settled_at) and view.fitness(now, rules) is not Fitness.FREE:
             continue
-        fitness = view.fitness(now, rules)
-        if fitness is not Fitness.FREE:
-            reasons.add(fitness)
+        gain = view.gains[route]
+        if gain < low:
             continue
-        here = view.gains[route]
-        if not best or here > gain + margin or (here >= gain - margin and view.load < load):
-            best, gain, load = [view], here, view.load
+        if gain > high or view.load < best[0].load:
+            best = [view]
             margin = _TIE * abs(gain)
-        elif here >= gain - margin and view.load == load:
+            low, high = gain - margin, gain + margin
+        elif view.load == best[0].load:
             best.append(view)
     if best:
         return Choice(best[0] if len(best) == 1 else rng.choice(best), Fitness.FREE, views, route)
-    return Choice(None, _least_bad(reasons), views, route)
-
-
-def _least_bad(reasons: Collection[Fitness]) -> Fitness:
-    """What a request may hope for: a held engine frees itself soonest, one that is down may never."""
-    return next((reason for reason in (Fitness.HELD, Fitness.RESTING) if reason in reasons), Fitness.DOWN)
+    reasons = {view.fitness(now, rules) for view in views}
+    # A held engine frees itself soonest; one that is down may never.
+    hope = next((reason for reason in (Fitness.HELD, Fitness.RESTING) if reason in reasons), Fitness.DOWN)
+    return Choice(None, hope, views, route)

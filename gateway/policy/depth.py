@@ -109,6 +109,7 @@ class Table:
         self._speeds = [
             [curve.speed(max(load, 1)) for load in range(max_load + 2)] if curve else None for curve in curves
         ]
+        self._by_load = None in self._speeds
         self._hold = lru_cache(maxsize=4096)(self._hold_from)
 
     def appraise(self, own: Sequence[int], foreign: int, mix: Sequence[float]) -> Appraisal:
@@ -124,9 +125,11 @@ class Table:
         weights = own if ours else mix if any(mix) else [1] * len(own)
         share = load / sum(weights)
         counts = [weight * share for weight in weights]
-        crowding = sum(
-            count / crossover.load for count, crossover in zip(counts, self._crossovers, strict=True)
-        )
+        crowding = 0.0
+        if self._by_load:
+            crowding = sum(
+                count / crossover.load for count, crossover in zip(counts, self._crossovers, strict=True)
+            )
         gains = tuple(
             self._by_schedule(route, crowding) if speeds is None else self._gain(speeds, counts, load)
             for route, speeds in enumerate(self._speeds)

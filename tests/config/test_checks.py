@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import load, not_in_effect, not_safe_yet, parse
+from gateway.config import load, not_in_effect, parse, require_safe
 from gateway.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,8 @@ def test_the_whole_contract_is_accepted() -> None:
 def test_the_shipped_configuration_is_valid_and_without_notes() -> None:
     config = load(ROOT / "routes.yaml")
     assert list(config.routes) == ["text", "key-value", "table"]
-    assert not_in_effect(config) + not_safe_yet(config) == []
+    assert not_in_effect(config) == []
+    require_safe(config, Path("routes.yaml"))
 
 
 def test_the_shipped_configurations_example_for_vllm_is_valid() -> None:
@@ -148,11 +149,16 @@ def test_a_profile_is_read_and_checked(tmp_path: Path) -> None:
     text = GOOD.replace("    queue:", "    profile: table.json\n    queue:")
     profile = {"route": "table", "pools": {"mtp3": [[1, 100.5], [64, 900]]}, "meta": {"gpu": "H100"}}
     (tmp_path / "table.json").write_text(json.dumps(profile))
-    assert parse(text, "f.yaml", tmp_path, {}).routes["table"].profile == "table.json"
+    assert parse(text, "f.yaml", tmp_path, {}).profiles["table"].pools["mtp3"] == ((1, 100.5), (64, 900))
     for change, message in (
         ({"route": "text"}, "measured for route 'text'"),
         ({"pools": {"mtp4": [[1, 2]]}}, "unknown pool 'mtp4'"),
         ({"pools": {"mtp3": [[1, -2]]}}, "pools.mtp3.0.1: must be greater than 0"),
+        ({"pools": {"mtp3": [[1]]}}, "pools.mtp3.0"),
+        (
+            {"pools": {"mtp3": [[8, 100], [8, 120, 3]]}},
+            "the loads of pool 'mtp3' must be at least 1, each once",
+        ),
         ({"curve": 1}, "curve: unknown key; allowed here: route, pools, meta"),
     ):
         (tmp_path / "table.json").write_text(json.dumps({**profile, **change}))
@@ -172,8 +178,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_settings_without_effect_and_settings_that_must_not_be_ignored_are_told(tmp_path: Path) -> None:
     (tmp_path / "keys").touch()
     text = GOOD.replace("keys_file: null", "keys_file: keys").replace("failures: 5", "failures: 9")
-    config = parse(text, "f.yaml", tmp_path, {})
-    assert "routes.text.schedule" in not_in_effect(config)
-    assert "breaker" in not_in_effect(config)
-    assert "sorting.prompts" not in not_in_effect(config)
-    assert not_safe_yet(config) == ["auth.keys_file", "pools.plain.engines: dns+http://vllm:8000"]
+    config = parse("model_path: zai-org/GLM-OCR" + text, "f.yaml", tmp_path, {})
+    assert not_in_effect(config) == ["model_path"]
+    with pytest.raises(ConfigError, match=r"auth\.keys_file: not supported by this version"):
+        require_safe(config, tmp_path / "f.yaml")

@@ -11,11 +11,12 @@ from gateway.model import Usage
 from gateway.wire.openai import (
     CompletionRequest,
     StreamChunk,
+    WholeAnswer,
     error_body,
     parse_request,
+    read_answer,
     read_chunk,
     read_error_message,
-    read_usage,
     rewritten,
 )
 from tests.support import chat, chunk
@@ -252,13 +253,13 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (chunk(), StreamChunk()),
-        (chunk("hi"), StreamChunk(has_output=True)),
-        (chunk("hi", usage=USAGE), StreamChunk(usage=Usage(3, 4), has_output=True)),
-        ({"choices": [{"text": "hi"}]}, StreamChunk(has_output=True)),
-        ({"choices": [{"delta": {"tool_calls": [{}]}}]}, StreamChunk(has_output=True)),
-        ({"choices": [], "usage": USAGE}, StreamChunk(usage=Usage(3, 4), is_usage_only=True)),
-        ({"choices": []}, StreamChunk()),
+        (chunk(), StreamChunk(is_chunk=True)),
+        (chunk("hi"), StreamChunk(is_chunk=True, has_output=True)),
+        (chunk("hi", usage=USAGE), StreamChunk(is_chunk=True, usage=Usage(3, 4), has_output=True)),
+        ({"choices": [{"text": "hi"}]}, StreamChunk(is_chunk=True, has_output=True)),
+        ({"choices": [{"delta": {"tool_calls": [{}]}}]}, StreamChunk(is_chunk=True, has_output=True)),
+        ({"choices": [], "usage": USAGE}, StreamChunk(is_chunk=True, usage=Usage(3, 4), is_usage_only=True)),
+        ({"choices": []}, StreamChunk(is_chunk=True)),
         ({"error": {"message": "x"}}, StreamChunk(is_error=True)),
         ({"choices": 5}, StreamChunk()),
         ({"usage": {"prompt_tokens": 2**60}}, StreamChunk(usage=Usage(), is_usage_only=True)),
@@ -274,13 +275,14 @@ def test_what_one_event_tells(data: object, expected: StreamChunk) -> None:
 
 def test_garbage_tells_nothing() -> None:
     assert read_chunk(b"not json") == StreamChunk()
-    assert read_usage(b"not json") is None
-    assert read_usage(b"{}") is None
+    for garbage in (b"not json", b"{}", b"[]", b"\xff", b'{"choices": 5}', b"[" * 100_000):
+        assert read_answer(garbage) is None
     assert read_error_message(b"not json") == ""
 
 
 def test_answers_are_read() -> None:
-    assert read_usage(json.dumps({"usage": USAGE, "choices": [{}]}).encode()) == Usage(3, 4)
+    assert read_answer(json.dumps({"usage": USAGE, "choices": [{}]}).encode()) == WholeAnswer(Usage(3, 4))
+    assert read_answer(b'{"usage": "none", "choices": []}') == WholeAnswer(None)
     assert read_error_message(b'{"error": {"message": "too long", "code": 400}}') == "too long"
     assert read_error_message(b'{"error": "Unauthorized"}') == "Unauthorized"
     assert read_error_message(b'{"error": {"message": 5}}') == ""

@@ -1,0 +1,159 @@
+"""One attempt at an engine: what counts as an answer, and what as its failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from gateway.attempt import AttemptFailed, Job, Outturn, attempt
+from gateway.client import EngineClient
+from gateway.config import Timeouts, parse
+from gateway.fleet import Fleet
+from gateway.model import Engine, Usage
+from gateway.policy.breaker import Phase
+from gateway.policy.retry import Failure
+from gateway.state import Lease, State
+from tests.support import USAGE, FakeEngine, _Sender, chunk, hang, served
+
+CONFIG = "model: m\npools: {p: {engines: [http://e]}}\nroutes: {text: {}}\nbreaker: {failures: 1}"
+TIMEOUTS = Timeouts(connect_s=2, first_event_s=5, idle_s=5, total_s=20)
+
+
+def events(*values: Any, end: bool = True) -> Any:
+    """An engine that streams these."""
+
+    async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        for value in values:
+            await (send.body(value) if isinstance(value, bytes) else send.event(value))
+        if not end:
+            raise ConnectionError
+        await send.body(b"", more=False)
+
+    return behave
+
+
+def status(code: int, body: Any = None) -> Any:
+    async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.json({"error": {"message": "told"}} if body is None else body, code)
+
+    return behave
+
+
+class Tried:
+    """One attempt, and what came of it."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = b""
+        self.failure: Failure | None = None
+        self.code: str | None = None
+        self.phase = Phase.CLOSED
+        self.outturn = Outturn()
+
+
+async def tried(behave: Any, *, stream: bool = True, strip_usage: bool = False, lose: bool = False) -> Tried:
+    fake, result = FakeEngine(behave), Tried()
+    async with served(fake) as url, EngineClient() as client:
+        engine = Engine("e", url, "p", 0)
+        state = State(
+            Fleet.of(parse(CONFIG, "f", Path(), {})), [engine], asyncio.get_running_loop().time, Random()
+        )
+        state.mark("e", up=True)
+        lease = state.take("text")
+        assert isinstance(lease, Lease)
+        if lose:
+            asyncio.get_running_loop().call_later(0, lambda: lose_when_running(state, fake))
+        job = Job("/v1/chat/completions", "id", b"{}", stream, strip_usage, TIMEOUTS)
+        deadline = asyncio.get_running_loop().time() + 20
+        with lease:
+            try:
+                async with attempt(client, job, lease, result.outturn, deadline) as reply:
+                    result.status = reply.status
+                    result.body = b"".join([part async for part in reply.chunks])
+            except AttemptFailed as failed:
+                result.failure, result.code = failed.failure, failed.error.code
+        result.phase = state.snapshot().engines[0].phase
+        assert lease.on_lost is None
+    return result
+
+
+def lose_when_running(state: State, fake: FakeEngine) -> None:
+    if fake.running:
+        state.lost("e")
+    else:
+        asyncio.get_running_loop().call_later(0.01, lambda: lose_when_running(state, fake))
+
+
+@pytest.mark.parametrize(
+    ("behave", "failure", "code"),
+    [
+        (status(500), Failure.ERROR, "engine_error"),
+        (status(502), Failure.BAD_GATEWAY, "engine_error"),
+        (status(503), Failure.BUSY, "engine_busy"),
+        (status(504), Failure.GATEWAY_TIMEOUT, "engine_error"),
+        (status(401), Failure.KEY, "engine_key"),
+        (status(302), Failure.GARBAGE, "engine_error"),
+        (status(200, "no completion"), Failure.GARBAGE, "engine_garbage"),
+        (status(200, {"choices": None}), Failure.GARBAGE, "engine_garbage"),
+        (events(b"\x00\x01 junk\n\n"), Failure.GARBAGE, "engine_garbage"),
+        (events("junk"), Failure.GARBAGE, "engine_garbage"),
+        (events("[DONE]"), Failure.GARBAGE, "engine_garbage"),
+        (events({"object": "list"}), Failure.GARBAGE, "engine_garbage"),
+        (events(), Failure.GARBAGE, "engine_garbage"),
+        (events(b": alive\n\n" * 10_000, chunk("x")), Failure.GARBAGE, "engine_garbage"),
+        (events({"error": {"message": "EngineCore", "code": 500}}), Failure.BAD_GATEWAY, "engine_error"),
+        (events(b": alive\n\n", end=False), Failure.DIED, "engine_died"),
+    ],
+)
+async def test_what_is_no_answer_fails_before_the_first_byte(
+    behave: Any, failure: Failure, code: str
+) -> None:
+    result = await tried(behave)
+    assert (result.failure, result.code, result.body) == (failure, code, b"")
+
+
+async def test_an_engine_found_hung_is_given_up_at_once() -> None:
+    for stream in (True, False):
+        result = await tried(hang, stream=stream, lose=True)
+        assert (result.failure, result.code) == (Failure.LOST, "engine_lost")
+
+
+async def test_comments_before_the_first_chunk_are_held_back_with_it() -> None:
+    result = await tried(events(b": alive\n\n", chunk("one"), "[DONE]"))
+    assert result.body.startswith(b": alive\n\ndata: ")
+    assert result.body.endswith(b"data: [DONE]\n\n")
+    assert result.phase is Phase.CLOSED
+
+
+async def test_a_stream_that_breaks_later_ends_with_an_error_event_and_counts_against_the_engine() -> None:
+    result = await tried(events(chunk("one"), end=False))
+    assert json.loads(result.body.split(b"data: ")[-1])["error"]["code"] == "engine_died"
+    assert (result.status, result.outturn.failed, result.phase) == (200, 502, Phase.OPEN)
+
+
+async def test_an_error_in_the_middle_is_passed_on_and_counts_too() -> None:
+    result = await tried(events(chunk("one"), {"error": {"message": "EngineCore", "code": 500}}, "[DONE]"))
+    assert b"EngineCore" in result.body
+    assert (result.outturn.failed, result.phase) == (502, Phase.OPEN)
+
+
+async def test_a_clients_own_mistake_says_nothing_of_the_engine() -> None:
+    result = await tried(status(400))
+    assert (result.status, result.phase) == (400, Phase.CLOSED)
+    assert json.loads(result.body)["error"]["message"] == "told"
+
+
+@pytest.mark.parametrize("strip", [True, False])
+async def test_usage_is_read_and_stripped_where_it_was_the_gateways_wish(strip: bool) -> None:
+    result = await tried(
+        events(chunk("one"), {**chunk(), "choices": [], "usage": USAGE}, "[DONE]"), strip_usage=strip
+    )
+    assert result.outturn.usage == Usage(7, 2)
+    assert (b"usage" in result.body) is not strip
+    assert result.outturn.first_token_at is not None
