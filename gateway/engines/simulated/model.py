@@ -151,7 +151,7 @@ class Depths:
             raise ValueError(f"the depth must be 0 to {MAX_DEPTH}, not {depth}")
         self._starts = [1]
         self._depths = [depth]
-        if schedule:
+        if schedule is not None:
             self._starts, self._depths = _read_schedule(depth, schedule)
 
     @property
@@ -175,18 +175,25 @@ class Depths:
 
 
 def _read_schedule(limit: int, schedule: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    starts, depths = [], []
+    starts: list[int] = []
+    depths: list[int] = []
     end = 0
+    if not isinstance(schedule, (list, tuple)):
+        raise ValueError(f"a schedule is a list of [from, to, depth], not {schedule!r}")
     for entry in schedule:
-        if len(entry) != 3 or not all(isinstance(value, int) for value in entry):
-            raise ValueError(f"a schedule's entry is [from, to, depth], not {list(entry)}")
+        if (
+            not isinstance(entry, (list, tuple))
+            or len(entry) != 3
+            or not all(isinstance(value, int) for value in entry)
+        ):
+            raise ValueError(f"a schedule's entry is [from, to, depth], not {entry!r}")
         first, last, depth = entry
         if first <= end or last < first or depth < 0:
-            raise ValueError(f"the ranges of a schedule ascend and do not overlap: {list(entry)}")
+            raise ValueError(f"the ranges of a schedule ascend and do not overlap: {entry!r}")
         starts.append(first)
         depths.append(min(depth, limit))
         end = last
-    if starts[0] != 1:
+    if starts[:1] != [1]:
         raise ValueError("a schedule's first range starts at 1")
     return starts, depths
 

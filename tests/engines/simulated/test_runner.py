@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.engines.simulated.model import Fit
+from gateway.engines.simulated.requests import SimulatedRequest
+from gateway.engines.simulated.runner import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.engines.simulated.runner import Job
+
+H100 = Fit.builtin("h100-9b")
+
+
+def request(
+    max_tokens: int | None = None, *, ignore_eos: bool = False, route: str = "text"
+) -> SimulatedRequest:
+    return SimulatedRequest(True, route, True, True, False, max_tokens, ignore_eos)
+
+
+@contextlib.asynccontextmanager
+async def running(depth: int = 3, **options: Any) -> AsyncIterator[Runner]:
+    runner = Runner(H100, depth, **{"time_scale": 1000, **options})
+    task = asyncio.create_task(runner.run())
+    try:
+        yield runner
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def ended(job: Job) -> list[int]:
+    """Wait for the end; return how many tokens there were each time there were more."""
+    seen = []
+    async with asyncio.timeout(30):
+        while job.finish_reason is None:
+            await job.more()
+            seen.append(job.tokens)
+    return seen
+
+
+async def test_an_answer_comes_in_steps_and_accounts_for_each() -> None:
+    async with running(seed=5) as runner:
+        job = runner.submit(request(40, ignore_eos=True, route="table"))
+        seen = await ended(job)
+        runner.leave(job)
+        assert seen == sorted(set(seen))
+        assert (job.tokens, job.finish_reason) == (40, "length")
+        drafts = sum(job.histogram)
+        accepted = sum(number * count for number, count in enumerate(job.histogram))
+        assert 1 + drafts + accepted >= 40
+        assert job.draft_tokens == 3 * drafts
+        counts = runner.counts(awake=True)
+        assert counts.speculation is not None
+        assert (counts.speculation.drafts, sum(counts.speculation.accepted_per_position)) == (
+            drafts,
+            accepted,
+        )
+        assert (counts.generation_tokens, counts.prompt_tokens) == (40, H100.routes["table"].prompt_tokens)
+        assert counts.finished == {"length": 1}
+        first, inter, whole = counts.latencies
+        assert (sum(first.counts), sum(inter.counts), sum(whole.counts)) == (1, drafts, 1)
+        assert first.total + inter.total == pytest.approx(whole.total)
+
+
+async def test_an_answer_ends_by_itself_before_its_limit() -> None:
+    async with running() as runner:
+        job = runner.submit(request(100_000))
+        await ended(job)
+        assert job.finish_reason == "stop"
+
+
+async def test_without_depth_there_is_no_speculation() -> None:
+    async with running(depth=0) as runner:
+        job = runner.submit(request(5))
+        await ended(job)
+        assert (job.histogram, job.draft_tokens) == ([0], 0)
+        assert runner.counts(awake=True).speculation is None
+
+
+async def test_the_same_seed_gives_the_same_lengths() -> None:
+    lengths = []
+    for _ in range(2):
+        async with running(seed=3) as runner:
+            jobs = [runner.submit(request()) for _ in range(5)]
+            for job in jobs:
+                await ended(job)
+            lengths.append([job.tokens for job in jobs])
+    assert lengths[0] == lengths[1]
+
+
+async def test_who_leaves_is_aborted_once() -> None:
+    async with running(time_scale=1e-6) as runner:
+        jobs = [runner.submit(request()) for _ in range(3)]
+        assert (runner.counts(awake=True).running, runner.counts(awake=True).waiting) == (1, 2)
+        for job in (*jobs, *jobs):
+            runner.leave(job)
+        counts = runner.counts(awake=True)
+        assert (counts.running, counts.waiting, counts.finished) == (0, 0, {"abort": 3})
+
+
+async def test_a_paused_engine_delivers_nothing_until_it_goes_on() -> None:
+    async with running() as runner:
+        runner.pause()
+        runner.pause()
+        job = runner.submit(request(3, ignore_eos=True))
+        waiting = asyncio.create_task(ended(job))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert job.tokens == 0
+        runner.resume()
+        await waiting
+        assert job.tokens == 3
+        (_, _, whole) = runner.counts(awake=True).latencies
+        # Virtual time stood still meanwhile.
+        assert whole.total < 1
+        runner.resume()
+
+
+async def test_it_works_on_after_having_been_idle() -> None:
+    async with running() as runner:
+        for _ in range(3):
+            await ended(runner.submit(request(4)))
+        assert runner.counts(awake=True).finished.total() == 3  # type: ignore[attr-defined]
+
+
+async def test_a_machine_that_is_too_slow_slows_the_simulation() -> None:
+    async with running(time_scale=1e9) as runner:
+        jobs = [runner.submit(request(200, ignore_eos=True)) for _ in range(20)]
+        for job in jobs:
+            await ended(job)
+        (first, _, whole) = runner.counts(awake=True).latencies
+        assert sum(whole.counts) == 20
+        assert 0 <= first.total <= whole.total
+
+
+async def test_counters_start_anew_while_requests_go_on() -> None:
+    async with running(time_scale=1e-6) as runner:
+        runner.submit(request())
+        runner.leave(runner.submit(request()))
+        runner.reset()
+        counts = runner.counts(awake=False)
+        assert (counts.running, counts.finished, counts.awake) == (1, {}, False)
+
+
+async def test_slowness_is_the_clocks() -> None:
+    async with running() as runner:
+        runner.slowness = 7
+        assert runner.slowness == 7
