@@ -1,7 +1,7 @@
 """What one more request adds to an engine, and the load from which it had better wait.
 
 A *curve* R gives the output tokens per second of ONE engine at each load, for one route on one pool, as a
-sweep measures it. s(N) = R(N) / N is then the speed of one request among N.
+sweep measures it. N / R(N) is then the time that one request among N takes for a token.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     Ranges = Sequence[tuple[int, int, int]]
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _Z95 = 1.96
 # Where a profile does not say how far its points may be off: the noise of a two-minute window.
 _ASSUMED_ERROR = 0.05
+# Chi-square per degree of freedom up to which a fit stands: with six of them noise exceeds it once in 200.
+_PLAUSIBLE = 3.1
 # Mixes this close hold at the same load; it bounds what is remembered.
 _MIX_STEPS = 16
 
@@ -36,7 +40,13 @@ class Point:
 
 
 class Curve:
-    """One route on one pool, from a sweep's points `(load, tokens per second[, standard error])`."""
+    """One route on one pool, from a sweep's points `(load, tokens per second[, standard error])`.
+
+    What is smooth is the time a request takes per token, N / R(N): a constant, a part that grows with the
+    batch, and one that grows faster once verification fills the GPU. A polynomial of these three denoises
+    best; where the points do not bear it out, as for an engine that changes its depth by itself, N / R is taken
+    to be straight between the vertices of their concave majorant.
+    """
 
     def __init__(self, points: Iterable[Sequence[float]]) -> None:
         self.points = tuple(
@@ -45,20 +55,27 @@ class Curve:
                 key=lambda point: point.load,
             )
         )
-        self._hull = _concave_majorant([(0.0, 0.0), *((point.load, point.rate) for point in self.points)])
+        self._fit = _fitted(self.points)
+        vertices = _concave_majorant([(0.0, 0.0), *((point.load, point.rate) for point in self.points)])[1:]
+        self._vertices = [(load, load / rate) for load, rate in vertices]
 
     def rate(self, load: float) -> float:
-        """Return R on the concave majorant; behind the last point it falls on if it fell, and never rises."""
-        return _interpolated(self._hull, load)
+        """Return R, output tokens per second of an engine with `load` requests, above 0.
 
-    def speed(self, load: float) -> float:
-        """Return s, tokens per second of one request among `load`."""
-        return self.rate(load) / load
+        Beyond the last point it goes on falling if it fell, and never rises: that nobody has measured.
+        """
+        last = self.points[-1].load
+        return self._rate(load) if load <= last else min(self._rate(load), self._rate(last))
+
+    def _rate(self, load: float) -> float:
+        if self._fit is not None:
+            return load / sum(factor * load**power for power, factor in enumerate(self._fit))
+        return load / _interpolated(self._vertices, load)
 
     def measured(self, load: float) -> Point:
         """Return the measurement at a load, linear between points; outside them the nearest."""
-        rates = _interpolated([(p.load, p.rate) for p in self.points], load, flat=True)
-        errors = _interpolated([(p.load, p.error) for p in self.points], load, flat=True)
+        rates = _interpolated([(p.load, p.rate) for p in self.points], load)
+        errors = _interpolated([(p.load, p.error) for p in self.points], load)
         return Point(load, rates, errors)
 
 
@@ -106,10 +123,8 @@ class Table:
         self._curves = curves
         self._crossovers = crossovers
         self.max_load = max_load
-        self._speeds = [
-            [curve.speed(max(load, 1)) for load in range(max_load + 2)] if curve else None for curve in curves
-        ]
-        self._by_load = None in self._speeds
+        self._slownesses = [_slownesses(curve, max_load + 1) if curve else None for curve in curves]
+        self._by_load = None in self._slownesses
         self._hold = lru_cache(maxsize=4096)(self._hold_from)
 
     def appraise(self, own: Sequence[int], foreign: int, mix: Sequence[float]) -> Appraisal:
@@ -131,8 +146,8 @@ class Table:
                 count / crossover.load for count, crossover in zip(counts, self._crossovers, strict=True)
             )
         gains = tuple(
-            self._by_schedule(route, crowding) if speeds is None else self._gain(speeds, counts, load)
-            for route, speeds in enumerate(self._speeds)
+            self._by_schedule(route, crowding) if gain is None else gain
+            for route, gain in enumerate(self._gains(counts, load))
         )
         total = sum(weights)
         rounded = tuple(round(weight * _MIX_STEPS / total) for weight in weights)
@@ -140,14 +155,14 @@ class Table:
 
     def expected_rate(self, counts: Sequence[float]) -> float | None:
         """Return the tokens per second that the profiles promise for requests by route; None without them."""
+        curves = [(count, curve) for count, curve in zip(counts, self._curves, strict=True) if count]
         load = sum(counts)
-        rate = 0.0
-        for count, curve in zip(counts, self._curves, strict=True):
-            if count and curve is None:
+        slowness = 0.0
+        for count, curve in curves:
+            if curve is None:
                 return None
-            if count and curve:
-                rate += count * curve.speed(load)
-        return rate
+            slowness += count * load / curve.rate(load)
+        return load * load / slowness if load else 0.0
 
     def profiled(self, route: int) -> bool:
         """Return whether a route has a curve here."""
@@ -157,14 +172,25 @@ class Table:
         """Return where a route leaves this pool."""
         return self._crossovers[route]
 
-    def _gain(self, speeds: list[float], counts: Sequence[float], load: int) -> float:
-        """Sum over routes of n'(r) s(r, N+1), less the sum of n(r) s(r, N)."""
-        gain = speeds[load + 1]
-        for count, own in zip(counts, self._speeds, strict=True):
-            # A neighbour without a curve of its own is taken to be slowed as this route is.
-            table = own or speeds
-            gain += count * (table[load + 1] - table[load])
-        return gain
+    def _gains(self, counts: Sequence[float], load: int) -> Iterator[float | None]:
+        """By route, R(N + 1) - R(N) of the engine as it is mixed; None for a route without a curve.
+
+        Requests of one engine share its steps, so the times they take per token average, not their speeds:
+        R = N / mean(N / R_q) = N^2 / sum(n_q N / R_q).
+        """
+        known = [
+            (count, table) for count, table in zip(counts, self._slownesses, strict=True) if table is not None
+        ]
+        before = sum(count * table[load] for count, table in known)
+        after = sum(count * table[load + 1] for count, table in known)
+        # A neighbour without a curve of its own is taken to be slowed as the route itself is.
+        others = load - sum(count for count, _ in known)
+        for table in self._slownesses:
+            if table is None:
+                yield None
+                continue
+            rate = load * load / (before + others * table[load]) if load else 0.0
+            yield (load + 1) ** 2 / (after + (others + 1) * table[load + 1]) - rate
 
     def _by_schedule(self, route: int, crowding: float) -> float:
         """Fill the depth that wins at low load to half its crossover, then keep load / crossover equal."""
@@ -239,11 +265,43 @@ def crossover_by_curves(mine: Curve, others: Sequence[Curve], max_load: int) -> 
 
 
 def _mixed(shares: Sequence[float], curves: Sequence[Curve], load: float) -> Point:
-    """An engine's measurement at a load under a mix: rates add by share, independent errors in squares."""
+    """A measurement under a mix: times per token average, independent errors add in squares."""
     points = [curve.measured(load) for curve in curves]
-    rate = sum(share * point.rate for share, point in zip(shares, points, strict=True))
-    error = math.hypot(*(share * point.error for share, point in zip(shares, points, strict=True)))
-    return Point(load, rate, error)
+    times = [share * load / point.rate for share, point in zip(shares, points, strict=True)]
+    rate = load / sum(times)
+    errors = [time * point.error / point.rate for time, point in zip(times, points, strict=True)]
+    return Point(load, rate, rate * math.hypot(*errors) / sum(times))
+
+
+def _slownesses(curve: Curve, max_load: int) -> list[float]:
+    """N / R at N = 0, 1, ... max_load, R made concave, lest its tail mislead the greedy."""
+    rates = [(0.0, 0.0), *((float(load), curve.rate(load)) for load in range(1, max_load + 1))]
+    hull = _concave_majorant(rates)
+    loads = np.arange(1, max_load + 1)
+    smooth = np.interp(loads, [load for load, _ in hull], [rate for _, rate in hull])
+    return [0.0, *(loads / smooth).tolist()]
+
+
+def _fitted(points: Sequence[Point]) -> tuple[float, float, float] | None:
+    """Fit N / R = a + b N + c N^2 with no factor below 0; None where the points do not bear it out.
+
+    Least squares of the relative error, by trying which factors are 0; the fit stands while what remains is
+    no more than the points' own errors explain (chi-square per degree of freedom).
+    """
+    loads = np.array([point.load for point in points])
+    rates = np.array([point.rate for point in points])
+    weights = np.array([point.rate / point.error for point in points])
+    terms = np.stack([np.ones_like(loads), loads, loads**2], axis=1) * (rates / loads)[:, None]
+    best, least = None, math.inf
+    for powers in ([0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]):
+        factors = np.linalg.lstsq(terms[:, powers] * weights[:, None], weights, rcond=None)[0]
+        remains = float(np.sum(((terms[:, powers] @ factors - 1) * weights) ** 2))
+        if remains < least and factors.min() >= 0:
+            best, least = dict(zip(powers, factors.tolist(), strict=True)), remains
+    freedom = len(points) - 3
+    if best is None or freedom < 1 or least > _PLAUSIBLE * freedom:
+        return None
+    return best.get(0, 0.0), best.get(1, 0.0), best.get(2, 0.0)
 
 
 def _concave_majorant(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -260,13 +318,11 @@ def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
     return (right[1] - left[1]) / (right[0] - left[0])
 
 
-def _interpolated(line: Sequence[tuple[float, float]], x: float, *, flat: bool = False) -> float:
-    """The value of a broken line; past its end on along its last piece if that falls, unless `flat`."""
+def _interpolated(line: Sequence[tuple[float, float]], x: float) -> float:
+    """The value of a broken line; outside it, that of its nearer end."""
     if x <= line[0][0]:
         return line[0][1]
     for left, right in pairwise(line):
         if x <= right[0]:
             return left[1] + _slope(left, right) * (x - left[0])
-    if flat or len(line) < 2:
-        return line[-1][1]
-    return max(0.0, line[-1][1] + min(0.0, _slope(line[-2], line[-1])) * (x - line[-1][0]))
+    return line[-1][1]

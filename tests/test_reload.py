@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway import reload
+from gateway.app import background
+from gateway.config import Config, load
+from gateway.errors import ConfigError
+from gateway.reload import Reloader
+from tests.support import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT = "model: m\npools: {p: {engines: [http://e]}}\nroutes: {text: {profile: text.json}}\n"
+
+
+class Watched:
+    """A configuration mounted as Kubernetes does it, and what a reloader makes of its changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "routes.yaml"
+        self.versions = 0
+        self.swap(TEXT)
+        for name in ("routes.yaml", "text.json"):
+            (folder / name).symlink_to(folder / "..data" / name)
+        self.applied: list[Config] = []
+        self.told: list[bool] = []
+        self.reloader = Reloader(self.path, load(self.path), self.applied.append, self.told.append)
+
+    def swap(self, text: str, rate: float = 100) -> None:
+        """Write the next version to a folder of its own and point the link at it."""
+        self.versions += 1
+        version = self.folder / f"..{self.versions}"
+        version.mkdir()
+        (version / "routes.yaml").write_text(text)
+        (version / "text.json").write_text(
+            json.dumps({"route": "text", "pools": {"p": [[1, rate]]}, "meta": {}})
+        )
+        link = self.folder / "..next"
+        link.symlink_to(version)
+        link.replace(self.folder / "..data")
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    monkeypatch.setattr(reload, "_LOOK_S", 0.01)
+    return Watched(tmp_path)
+
+
+async def test_a_swapped_file_is_taken_over(watched: Watched) -> None:
+    async with background(watched.reloader.run()):
+        watched.swap(TEXT.replace("model: m", "model: n"))
+        await until(lambda: watched.told == [True])
+    assert watched.applied[0].model == "n"
+
+
+async def test_a_changed_profile_is_a_changed_configuration(watched: Watched) -> None:
+    async with background(watched.reloader.run()):
+        watched.swap(TEXT, rate=120)
+        await until(lambda: watched.told == [True])
+    assert watched.applied[0].profiles["text"].pools["p"] == ((1, 120),)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("model: [", "not valid YAML"),
+        (TEXT.replace("routes:", "rotues:"), "unknown key"),
+        (TEXT + "server: {admin_port: 9}", "server.admin_port: not supported"),
+    ],
+)
+async def test_an_invalid_one_changes_nothing_and_says_so(
+    watched: Watched, caplog: pytest.LogCaptureFixture, text: str, told: str
+) -> None:
+    async with background(watched.reloader.run()):
+        watched.swap(text)
+        await until(lambda: watched.told == [False])
+        assert told in caplog.text
+        watched.swap(TEXT.replace("model: m", "model: n"))
+        await until(lambda: watched.told == [False, True])
+    assert [config.model for config in watched.applied] == ["n"]
+
+
+async def test_what_cannot_be_applied_counts_as_invalid(watched: Watched) -> None:
+    def refuse(_: Config) -> None:
+        raise ConfigError(["no room"])
+
+    told: list[bool] = []
+    reloader = Reloader(watched.path, load(watched.path), refuse, told.append)
+    async with background(reloader.run()):
+        reloader.ask()
+        await until(lambda: told == [False])
+
+
+async def test_the_same_file_is_loaded_again_only_when_asked(watched: Watched) -> None:
+    async with background(watched.reloader.run()):
+        watched.swap(TEXT)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert watched.told == []
+        watched.reloader.ask()
+        await until(lambda: watched.told == [True])
+
+
+async def test_a_file_that_vanishes_changes_nothing(watched: Watched) -> None:
+    async with background(watched.reloader.run()):
+        watched.path.unlink()
+        await until(lambda: watched.told == [False])
+    assert watched.applied == []

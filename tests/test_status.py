@@ -1,0 +1,51 @@
+import json
+from pathlib import Path
+from random import Random
+
+from gateway.config import parse
+from gateway.fleet import Fleet
+from gateway.model import Engine, Reading
+from gateway.state import Lease, State
+from gateway.status import report
+
+CONFIG = """
+model: glm-ocr
+pools:
+  deep:
+    speculative_config: {method: mtp, num_speculative_tokens: 3}
+    engines: [http://d:80]
+    api_key: hunter2
+  plain: {engines: [http://p:80, http://q:80]}
+routes:
+  text: {schedule: [[1, 63, 3], [64, 4096, 0]]}
+  table: {pools: [plain]}
+"""
+
+
+def test_it_shows_what_the_next_request_is_chosen_by() -> None:
+    fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
+    engines = [
+        Engine("d:80", "http://d:80", "deep", 3, "hunter2"),
+        Engine("p:80", "http://p:80", "plain", 0),
+        Engine("q:80", "http://q:80", "plain", 0),
+    ]
+    state = State(fleet, engines, lambda: 50.0, Random(0))
+    for name in ("d:80", "p:80"):
+        state.mark(name, up=True)
+    state.read("p:80", Reading(at=48.0, load=7, own=0, mismatch="it speculates"))
+    assert isinstance(state.take("text"), Lease)
+    told = report(state.snapshot(), fleet)
+    text = told["routes"]["text"]
+    assert [row["engine"] for row in text["candidates"]] == ["d:80", "p:80", "q:80"]
+    assert [row["fitness"] for row in text["candidates"]] == ["free", "free", "down"]
+    assert (text["in_flight"], text["chosen_by"], text["crossovers"]) == (
+        1,
+        "schedule",
+        {"deep": 64, "plain": 64},
+    )
+    assert [row["engine"] for row in told["routes"]["table"]["candidates"]] == ["p:80", "q:80"]
+    deep, plain, _ = told["engines"]
+    assert deep["ours"] == {"text": 1, "table": 0}
+    assert (plain["load"], plain["reading_age_s"], plain["mismatch"]) == (7, 2.0, "it speculates")
+    assert told["pools"]["plain"]["engines"] == ["p:80", "q:80"]
+    assert "hunter2" not in json.dumps(told)
