@@ -46,6 +46,7 @@ class Fleet:
                 [curves[route].get(name) for route in config.routes],
                 [_crossover(config, route, name, curves[route]) for route in config.routes],
                 pool.max_load,
+                [route.weight for route in config.routes.values()],
             )
             for name, pool in config.pools.items()
         }

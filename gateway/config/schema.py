@@ -17,7 +17,8 @@ from pydantic import (
 
 EMBEDDED = "embedded"
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Positive
 Count = Annotated[int, Field(ge=1)]
 Schedule = tuple[tuple[Count, Count, Annotated[int, Field(ge=0)]], ...]
 
@@ -124,11 +125,15 @@ class Timeouts(Section):
 
 
 class Route(Section):
-    """One class of OCR work: its schedule or profile, the pools it may use (None = all), its limits."""
+    """One class of OCR work: its schedule or profile, the pools it may use (None = all), its limits.
+
+    `weight` is what one of its output tokens is worth beside other routes' when an engine is chosen.
+    """
 
     schedule: Schedule = ()
     profile: str | None = None
     pools: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    weight: Positive = 1
     queue: Queue = Queue()
     timeouts: Timeouts = Timeouts()
 
@@ -209,7 +214,7 @@ class RemoteImages(Section):
     ] = ()
 
 
-Measurement = Annotated[tuple[Seconds, ...], Field(min_length=2, max_length=3)]
+Measurement = Annotated[tuple[Positive, ...], Field(min_length=2, max_length=3)]
 
 
 class Profile(Section):

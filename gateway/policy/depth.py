@@ -44,8 +44,8 @@ class Curve:
 
     What is smooth is the time a request takes per token, N / R(N): a constant, a part that grows with the
     batch, and one that grows faster once verification fills the GPU. A polynomial of these three denoises
-    best; where the points do not bear it out, as for an engine that changes its depth by itself, N / R is taken
-    to be straight between the vertices of their concave majorant.
+    best; where the points do not bear it out, as for an engine that changes its depth by itself, N / R is
+    taken to be straight between the vertices of their concave majorant.
     """
 
     def __init__(self, points: Iterable[Sequence[float]]) -> None:
@@ -111,7 +111,11 @@ class Table:
     """What is known of one pool's engines, route by route in the configuration's order."""
 
     def __init__(
-        self, curves: Sequence[Curve | None], crossovers: Sequence[Crossover], max_load: int
+        self,
+        curves: Sequence[Curve | None],
+        crossovers: Sequence[Crossover],
+        max_load: int,
+        weights: Sequence[float] | None = None,
     ) -> None:
         """Tabulate the curves.
 
@@ -119,12 +123,14 @@ class Table:
             curves: by route; None where the route goes by its schedule.
             crossovers: by route.
             max_load: the most requests one engine may have.
+            weights: by route, what one of its tokens is worth; None where all are worth the same.
         """
         self._curves = curves
         self._crossovers = crossovers
         self.max_load = max_load
         self._slownesses = [_slownesses(curve, max_load + 1) if curve else None for curve in curves]
         self._by_load = None in self._slownesses
+        self._weights = weights or [1.0] * len(curves)
         self._hold = lru_cache(maxsize=4096)(self._hold_from)
 
     def appraise(self, own: Sequence[int], foreign: int, mix: Sequence[float]) -> Appraisal:
@@ -176,7 +182,7 @@ class Table:
         """By route, R(N + 1) - R(N) of the engine as it is mixed; None for a route without a curve.
 
         Requests of one engine share its steps, so the times they take per token average, not their speeds:
-        R = N / mean(N / R_q) = N^2 / sum(n_q N / R_q).
+        R = sum(w_q n_q) / mean(N / R_q) = N sum(w_q n_q) / sum(n_q N / R_q), with weights w.
         """
         known = [
             (count, table) for count, table in zip(counts, self._slownesses, strict=True) if table is not None
@@ -185,12 +191,13 @@ class Table:
         after = sum(count * table[load + 1] for count, table in known)
         # A neighbour without a curve of its own is taken to be slowed as the route itself is.
         others = load - sum(count for count, _ in known)
-        for table in self._slownesses:
+        worth = sum(weight * count for weight, count in zip(self._weights, counts, strict=True))
+        for weight, table in zip(self._weights, self._slownesses, strict=True):
             if table is None:
                 yield None
                 continue
-            rate = load * load / (before + others * table[load]) if load else 0.0
-            yield (load + 1) ** 2 / (after + (others + 1) * table[load + 1]) - rate
+            rate = load * worth / (before + others * table[load]) if load else 0.0
+            yield (load + 1) * (worth + weight) / (after + (others + 1) * table[load + 1]) - rate
 
     def _by_schedule(self, route: int, crowding: float) -> float:
         """Fill the depth that wins at low load to half its crossover, then keep load / crossover equal."""

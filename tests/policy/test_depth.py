@@ -119,6 +119,14 @@ def test_the_gain_counts_what_neighbours_of_other_routes_lose() -> None:
     assert gains[1] == pytest.approx(rate_of({DEEP: 20, PLAIN: 11}) - before, rel=1e-3)
 
 
+def test_a_weight_makes_a_routes_tokens_worth_more() -> None:
+    even, weighted = (Table([DEEP, PLAIN], [AT_64] * 2, 256, weights) for weights in ([1, 1], [1, 3]))
+    counts = [20, 20], 0, [0, 0]
+    assert weighted.appraise(*counts).gains[1] > 2 * even.appraise(*counts).gains[1]
+    scaled = Table([DEEP], [AT_64], 256, [5.0]).appraise([9], 0, [0]).gains[0]
+    assert scaled == pytest.approx(5 * table(DEEP).appraise([9], 0, [0]).gains[0])
+
+
 def test_a_neighbour_without_a_curve_is_slowed_as_the_route_itself_is() -> None:
     alone = Table([DEEP], [AT_64], 256).appraise([30], 0, [0]).gains
     assert Table([DEEP, None], [AT_64] * 2, 256).appraise([20, 10], 0, [0, 0]).gains[0] == pytest.approx(
