@@ -491,6 +491,7 @@ class State:
         slot.view = EngineView(
             engine=slot.engine,
             up=bool(slot.answers) and awake and not slot.leaving,
+            known=slot.answers is not None or slot.leaving,
             own=own,
             ours=ours,
             load=ours + slot.foreign,

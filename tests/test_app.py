@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import json
 import os
@@ -20,9 +21,11 @@ from bench.serving import ROOT, SHARED, serve
 from gateway.app import Gateway, background
 from gateway.config import load, parse
 from gateway.model import Engine
-from tests.support import chat, data_url, encoded, picture, until
+from tests.support import FakeEngine, answer, chat, chunk, data_url, encoded, hang, picture, served, until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from bench.serving import Served
 
 WORDS = "Invoice number 20457\nTotal amount due\nPayment within thirty days"
@@ -163,6 +166,137 @@ def test_a_killed_engine_fails_its_request_clearly_and_comes_back_and_all_ends_w
         while Path(f"/proc/{engine}").exists() and time.monotonic() < end:
             time.sleep(0.05)
         assert not Path(f"/proc/{engine}").exists()
+
+
+LIFE = """
+model: glm-ocr
+pools:
+  plain: {engines: [ENGINES]}
+routes: {text: {}}
+polling: {scrape_s: 0.1}
+server: {linger_s: LINGER, drain_s: DRAIN}
+"""
+
+
+@contextlib.asynccontextmanager
+async def life(path: Path, *engines: str, linger_s: float = 0, drain_s: float = 30) -> AsyncIterator[Served]:
+    """`ocr-gateway serve` over scripted engines of this process."""
+    write_life(path, *engines, linger_s=linger_s, drain_s=drain_s)
+    serving = serve(path)
+    served_gateway = await asyncio.to_thread(serving.__enter__)
+    try:
+        yield served_gateway
+    finally:
+        await asyncio.to_thread(serving.__exit__, None, None, None)
+
+
+def write_life(path: Path, *engines: str, linger_s: float = 0, drain_s: float = 30) -> None:
+    text = LIFE.replace("ENGINES", ", ".join(engines))
+    path.write_text(text.replace("LINGER", str(linger_s)).replace("DRAIN", str(drain_s)))
+
+
+class Paused:
+    """An engine that begins its stream and ends it when told."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, engine: FakeEngine, request: Any, send: Any) -> None:
+        if not request.get("stream"):
+            return await answer(engine, request, send)
+        await send.start(kind="text/event-stream")
+        await send.event(chunk("one"))
+        await self.go_on.wait()
+        await send.event(chunk("two", "stop"))
+        await send.event("[DONE]")
+        return await send.body(b"", more=False)
+
+
+async def test_sigterm_lingers_then_refuses_then_drains(tmp_path: Path) -> None:
+    paused = Paused()
+    engine = FakeEngine(paused)
+    async with (
+        served(engine) as url,
+        life(tmp_path / "routes.yaml", url, linger_s=2) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=30) as http,
+    ):
+        begun = asyncio.create_task(http.post(CHAT, json=chat(stream=True)))
+        await until(lambda: engine.running)
+        running.process.send_signal(signal.SIGTERM)
+        while (ready := await http.get("/ready")).status_code == 200:
+            pass
+        assert ready.json()["status"] == "stopping"
+        assert ready.headers["connection"] == "close"
+        lingering = await http.post(CHAT, json=chat())
+        assert (lingering.status_code, lingering.headers["connection"]) == (200, "close")
+        while (refused := await http.post(CHAT, json=chat())).status_code == 200:
+            pass
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+        assert refused.headers["retry-after"] == "1"
+        assert (await http.get("/health")).status_code == 200
+        assert not begun.done()
+        paused.go_on.set()
+        assert (await begun).text.count("data: ") == 3
+        assert await asyncio.to_thread(running.process.wait, 30) == 0
+
+
+async def test_what_outlasts_the_drain_limit_is_broken_off(tmp_path: Path) -> None:
+    engine = FakeEngine(hang)
+    async with (
+        served(engine) as url,
+        life(tmp_path / "routes.yaml", url, drain_s=0.2) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=30) as http,
+    ):
+        begun = asyncio.create_task(http.post(CHAT, json=chat()))
+        await until(lambda: engine.running)
+        running.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(running.process.wait, 30) == 0
+        with pytest.raises(httpx.HTTPError):
+            (await begun).raise_for_status()
+        await until(lambda: engine.aborted)
+
+
+@pytest.mark.parametrize("by_signal", [False, True])
+async def test_a_reload_under_load_drops_nothing(tmp_path: Path, by_signal: bool) -> None:
+    path = tmp_path / "routes.yaml"
+    old, new, paused = FakeEngine(), FakeEngine(), Paused()
+    async with (
+        served(old) as old_url,
+        served(new) as new_url,
+        life(path, old_url) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=30) as http,
+    ):
+        old.behave = paused
+        begun = asyncio.create_task(http.post(CHAT, json=chat(stream=True)))
+        await until(lambda: old.running)
+        ending = asyncio.Event()
+        statuses: list[int] = []
+
+        async def client() -> None:
+            while not ending.is_set():
+                statuses.append((await http.post(CHAT, json=chat())).status_code)
+
+        clients = [asyncio.create_task(client()) for _ in range(8)]
+        await until(lambda: len(statuses) > 20)
+        write_life(path, new_url)
+        if by_signal:
+            running.process.send_signal(signal.SIGHUP)
+        await until(lambda: len(new.bodies) > 20)
+        before = len(old.bodies)
+        path.write_text("model: [")
+        while "config_reload_failures_total 1.0" not in (await http.get("/metrics")).text:
+            pass
+        ending.set()
+        await asyncio.gather(*clients)
+        assert set(statuses) == {200}
+        assert len(old.bodies) == before
+        page = (await http.get("/metrics")).text
+        assert "config_reloads_total 1.0" in page
+        assert f'engine_up{{engine="{old_url[7:]}",pool="plain"}} 0.0' in page
+        paused.go_on.set()
+        assert (await begun).text.count("data: ") == 3
+        while old_url[7:] in (await http.get("/metrics")).text:
+            pass
 
 
 async def test_a_background_task_that_fails_is_not_swallowed(caplog: pytest.LogCaptureFixture) -> None:

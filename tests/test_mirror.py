@@ -10,6 +10,7 @@ def test_both_directions_are_told(tmp_path: Path) -> None:
         "gateway/two.py",
         "tests/a/test_one.py",
         "tests/test_3.py",
+        "tests/bench/test_4.py",
     ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

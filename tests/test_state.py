@@ -104,6 +104,9 @@ class TestLeases:
 
     def test_an_engine_that_is_not_up_is_not_chosen(self) -> None:
         world = World(up=False)
+        assert world.refused() is Fitness.RESTING
+        for engine in ALL:
+            world.state.mark(engine.name, up=False)
         assert world.refused() is Fitness.DOWN
         world.state.mark("p0:80", up=True)
         assert world.take().engine == PLAIN
@@ -380,9 +383,13 @@ class TestReload:
         world = World(engines=[PLAIN])
         lease = world.take()
         world.state.set_engines([Engine("p0:80", "https://p0:80", "plain", 0)])
-        assert world.refused() is Fitness.DOWN
+        waiter, woken = world.wait()
+        assert not woken
+        world.state.mark("p0:80", up=True)
+        assert waiter.lease is not None
+        assert waiter.lease.engine.url == "https://p0:80"
         lease.release()
-        assert world.load("p0:80") == 0
+        assert world.load("p0:80") == 1
 
     def test_waiting_requests_of_a_removed_route_are_woken_without_a_place(self) -> None:
         world = World(engines=[PLAIN])

@@ -41,6 +41,7 @@ class EngineView:
     Attributes:
         engine: which.
         up: it answers its health check, is awake and not on its way out.
+        known: whether it is up is known; a new engine has not been asked yet.
         own: this gateway's requests there, by route in the configuration's order.
         ours: their sum.
         load: requests there, ours and those that others sent.
@@ -56,6 +57,7 @@ class EngineView:
 
     engine: Engine
     up: bool = False
+    known: bool = True
     own: tuple[int, ...] = ()
     ours: int = 0
     load: int = 0
@@ -79,7 +81,7 @@ class EngineView:
     def fitness(self, now: float, rules: Rules) -> Fitness:
         """Return whether it may take one more request."""
         if not self.up:
-            return Fitness.DOWN
+            return Fitness.DOWN if self.known else Fitness.RESTING
         if now < self.rests_until or not self.breaker.at(now, rules).allows(self.ours, rules):
             return Fitness.RESTING
         back = now - self.back_since

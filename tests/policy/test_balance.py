@@ -50,6 +50,7 @@ def test_what_has_failed_the_request_is_avoided() -> None:
     ("unfit", "reason"),
     [
         (view("a", up=False), Fitness.DOWN),
+        (view("a", up=False, known=False), Fitness.RESTING),
         (view("a", load=100), Fitness.HELD),
         (view("a", rests_until=5.0), Fitness.RESTING),
         (view("a", breaker=Breaker(Phase.OPEN, since=0.0)), Fitness.RESTING),
