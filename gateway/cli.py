@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    logs.configure(options.log_format)
+    logs.configure(options.log_format, options.log_level)
     config = load(options.config)
     require_safe(config, options.config)
     app.require_embedded(config)
@@ -162,6 +162,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
     serve.add_argument("--port", type=_port, default=8000, help="default: 8000; 0: any free one")
     serve.add_argument("--log-format", choices=("text", "json"), default="text", help="default: text")
+    serve.add_argument(
+        "--log-level", choices=("info", "debug"), default="info", help="debug: every choice, with its reasons"
+    )
     serve.set_defaults(command=_serve)
 
     check = commands.add_parser("check", help="validate a configuration; exit 1 on any error")

@@ -32,8 +32,9 @@ class _Formatter(logging.Formatter):
         return f"{at} {record.levelname:<7} {record.getMessage()}{told}" + (f"\n{trace}" if trace else "")
 
 
-def configure(kind: LogFormat) -> None:
-    """Send everything from INFO up to standard error in one format."""
+def configure(kind: LogFormat, level: str = "info") -> None:
+    """Send everything from a level up to standard error in one format; other libraries' from INFO up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(kind))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("gateway").setLevel(level.upper())

@@ -42,8 +42,10 @@ class EngineStatus:
         phase: its breaker's, by now.
         fitness: whether it may take one more request.
         reading_age_s: seconds since its metrics were read; None where they never were.
+        stale: that is longer than `polling.stale_s`; the load that others put on it is the last one seen.
         rate: its live output tokens per second.
         ratio: that against the profiles; None where they promise nothing.
+        drifts: the profiles no longer describe it.
         mismatch: how it differs from its pool's configuration; empty where it does not, or it is not known.
         leaving: it is on its way out.
     """
@@ -52,8 +54,10 @@ class EngineStatus:
     phase: Phase
     fitness: Fitness
     reading_age_s: float | None
+    stale: bool
     rate: float
     ratio: float | None
+    drifts: bool
     mismatch: str
     leaving: bool
 
@@ -237,14 +241,24 @@ class State:
         """Choose an engine for one more request of a route, without taking the place."""
         if route not in self._queues:
             return Choice(None, Fitness.DOWN, (), 0)
-        return choose(
+        now = self._clock()
+        choice = choose(
             [slot.view for slot in self._by_route[route]],
             self.fleet.routes.index(route),
-            now=self._clock(),
+            now=now,
             rules=self.fleet.rules,
             rng=self._rng,
             avoid=avoid,
         )
+        if log.isEnabledFor(logging.DEBUG):
+            chosen = choice.view.engine.name if choice.view else choice.reason
+            fields = {
+                "route": route,
+                "chosen": chosen,
+                "candidates": choice.candidates(now, self.fleet.rules),
+            }
+            log.debug("choice", extra={"fields": fields})
+        return choice
 
     def take(self, route: str, avoid: str | None = None) -> Lease | Choice:
         """Take a place at once; where none may be had, or others wait already, tell why."""
@@ -372,11 +386,14 @@ class State:
             return
         last, slot.reading = slot.reading, reading
         if last and reading.at > last.at and reading.generation_tokens >= last.generation_tokens:
+            before = slot.drift.off
             slot.drift = slot.drift.after(
                 reading.generation_tokens - last.generation_tokens,
                 reading.at - last.at,
                 self._promised(slot, (last.load + reading.load) / 2),
             )
+            if slot.drift.off and not before:
+                log.warning("engine %s writes %.2f times what its profiles say", name, slot.drift.ratio)
         slot.foreign = max(0, reading.load - reading.own)
         if slot.mismatch != reading.mismatch:
             slot.mismatch = reading.mismatch
@@ -441,13 +458,16 @@ class State:
         return Snapshot(engines, routes, self._budget.remaining(now), self.draining)
 
     def _status(self, slot: _Slot, now: float) -> EngineStatus:
+        age = now - slot.reading.at if slot.reading else None
         return EngineStatus(
             view=slot.view,
             phase=slot.breaker.at(now, self.fleet.rules).phase,
             fitness=slot.view.fitness(now, self.fleet.rules),
-            reading_age_s=now - slot.reading.at if slot.reading else None,
+            reading_age_s=age,
+            stale=age is not None and age > self.fleet.config.polling.stale_s,
             rate=slot.drift.rate,
             ratio=slot.drift.ratio,
+            drifts=slot.drift.off,
             mismatch=slot.mismatch,
             leaving=slot.leaving,
         )

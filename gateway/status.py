@@ -76,8 +76,10 @@ def _engine(status: EngineStatus, fleet: Fleet) -> dict[str, Any]:
         "holds_from": view.cap,
         "breaker": status.phase.name.lower(),
         "leaving": status.leaving,
+        "stale": status.stale,
         "reading_age_s": None if status.reading_age_s is None else round(status.reading_age_s, 2),
         "tokens_per_s": round(status.rate, 1),
         "profile_ratio": None if status.ratio is None else round(status.ratio, 3),
+        "drifts": status.drifts,
         "mismatch": status.mismatch or None,
     }

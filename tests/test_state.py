@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from pathlib import Path
 from random import Random
@@ -144,6 +145,7 @@ class TestReadings:
         world.state.mark("p0:80", up=True)
         assert world.load("p0:80") == 3
         assert world.status("p0:80").reading_age_s == 1000
+        assert world.status("p0:80").stale
 
     def test_a_sleeping_engine_gets_nothing(self) -> None:
         world = World(engines=[PLAIN])
@@ -209,6 +211,14 @@ class TestQueues:
         world.state.leave(second)
         assert second.lease is not None
         assert first.lease is None
+
+    def test_every_choice_is_explained_in_the_debug_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG, "gateway")
+        World(engines=[PLAIN]).take()
+        (record,) = [record for record in caplog.records if record.message == "choice"]
+        fields = record.fields  # type: ignore[attr-defined]
+        assert (fields["route"], fields["chosen"]) == ("text", "p0:80")
+        assert [row[0] for row in fields["candidates"]] == ["p0:80"]
 
     def test_who_was_taken_in_before_is_first(self) -> None:
         world = World(engines=[PLAIN])
@@ -416,7 +426,7 @@ class TestReload:
         assert world.state.engines() == ()
 
 
-def test_profiles_give_the_live_ratio(tmp_path: Path) -> None:
+def test_profiles_give_the_live_ratio(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile = {"route": "text", "pools": {"plain": [[1, 100], [4, 400]]}, "meta": {}}
     (tmp_path / "text.json").write_text(json.dumps(profile))
     text = CONFIG.replace("text: {", "text: {pools: [plain], profile: text.json, ").replace(
@@ -430,6 +440,12 @@ def test_profiles_give_the_live_ratio(tmp_path: Path) -> None:
         state.read("p0:80", Reading(at=100.0 + second, load=2, own=2, generation_tokens=160.0 * second))
     status = next(status for status in state.snapshot().engines if status.view.engine == PLAIN)
     assert status.ratio == pytest.approx(0.8)
+    assert not status.drifts
+    for second in range(20, 90):
+        state.read(
+            "p0:80", Reading(at=100.0 + second, load=2, own=2, generation_tokens=3200 + 60.0 * (second - 20))
+        )
+    assert caplog.text.count("times what its profiles say") == 1
     assert len(taken) == 2
 
 

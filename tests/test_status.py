@@ -30,8 +30,8 @@ def test_it_shows_what_the_next_request_is_chosen_by() -> None:
         Engine("q:80", "http://q:80", "plain", 0),
     ]
     state = State(fleet, engines, lambda: 50.0, Random(0))
-    for name in ("d:80", "p:80"):
-        state.mark(name, up=True)
+    for name in ("d:80", "p:80", "q:80"):
+        state.mark(name, up=name != "q:80")
     state.read("p:80", Reading(at=48.0, load=7, own=0, mismatch="it speculates"))
     assert isinstance(state.take("text"), Lease)
     told = report(state.snapshot(), fleet)

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 
 _WINDOW_S = 30.0
+# What a ratio must rest on before it is called a drift: most of a window, and some answers.
+_ENOUGH_S, _ENOUGH_TOKENS = 25.0, 1000.0
+_LOW, _HIGH = 0.75, 1.33
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +53,10 @@ class Drift:
     def ratio(self) -> float | None:
         """Live against profile; None while too little was promised to tell."""
         return self.judged / self.promised if self.promised >= 1 else None
+
+    @property
+    def off(self) -> bool:
+        """Whether the profile no longer describes the engine."""
+        if self.seconds < _ENOUGH_S or self.promised < _ENOUGH_TOKENS:
+            return False
+        return not _LOW <= self.judged / self.promised <= _HIGH

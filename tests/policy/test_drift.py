@@ -16,6 +16,23 @@ def test_live_against_promise() -> None:
     assert drift.ratio == pytest.approx(0.8)
 
 
+@pytest.mark.parametrize(("tokens", "off"), [(60, True), (90, False), (110, False), (150, True)])
+def test_a_profile_that_no_longer_fits_is_noticed_after_a_while(tokens: int, off: bool) -> None:
+    drift, seen = Drift(), []
+    for _ in range(80):
+        drift = drift.after(tokens, 1, 100)
+        seen.append(drift.off)
+    assert not any(seen[:20])
+    assert seen[-1] is off
+
+
+def test_few_tokens_are_no_drift() -> None:
+    drift = Drift()
+    for _ in range(200):
+        drift = drift.after(1, 1, 9)
+    assert not drift.off
+
+
 def test_the_latest_half_minute_counts_most() -> None:
     drift = Drift()
     for tokens in [10] * 100 + [200] * 100:
