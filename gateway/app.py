@@ -86,9 +86,12 @@ class Gateway:
         """
         require_embedded(config)
         fleet = Fleet.of(config)
+        renamed = config.model != self.state.fleet.config.model
         self._discovery.watch(config)
         self.state.configure(fleet, self._engines(config))
         self._supervise()
+        if renamed and self._supervisor:
+            self._supervisor.kill()  # it starts again under the new name
         _tell(fleet)
 
     def ask_reload(self) -> None:

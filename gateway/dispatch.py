@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.attempt import AttemptFailed, Job, Outturn, attempt
+from gateway.attempt import RETRY_AFTER_S, AttemptFailed, Job, Outturn, attempt
 from gateway.errors import BadImage, BadRequest, ClientLeft, GatewayError, Unavailable, UnknownModel
 from gateway.policy import admission, sorting
-from gateway.policy.admission import Shed
+from gateway.policy.admission import Refusal, Shed
 from gateway.policy.balance import Fitness
 from gateway.state import Lease
 from gateway.wire import images, openai
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gateway.fleet import Fleet
     from gateway.metrics import Metrics, Stage
     from gateway.model import SortDecision, SortFacts
-    from gateway.policy.admission import Refusal
     from gateway.state import State
     from gateway.vision import Vision
 
@@ -281,16 +280,15 @@ class Dispatcher:
             return waiter.lease
         if failed:
             raise failed.error
-        raise self._shed(
-            route,
-            queue,
-            admission.timed_out(
-                waiting=state.waiting(route),
-                max_waiting=queue.max_waiting,
-                max_wait_s=queue.max_wait_s,
-                per_s=state.queue_speed(route),
-            ),
+        if turn.done():  # the route has been taken out of the configuration
+            raise self._shed(route, queue, Refusal(Shed.NO_ENGINE, RETRY_AFTER_S))
+        refused = admission.timed_out(
+            waiting=state.waiting(route),
+            max_waiting=queue.max_waiting,
+            max_wait_s=queue.max_wait_s,
+            per_s=state.queue_speed(route),
         )
+        raise self._shed(route, queue, refused)
 
     def _shed(self, route: str, queue: Queue, refused: Refusal) -> Unavailable:
         code, message = _SHED[refused.reason]

@@ -297,7 +297,7 @@ class State:
 
     def waiting(self, route: str) -> int:
         """Return how many requests of a route wait."""
-        return len(self._queues[route])
+        return len(self._queues.get(route, ()))
 
     def queue_speed(self, route: str) -> float | None:
         """Return how many waiting requests of a route get their turn per second; None while unknown."""
@@ -334,6 +334,7 @@ class State:
         """Note whether an engine answers; tell whether that is news."""
         slot = self._slots.get(name)
         if slot is None or slot.answers == up:
+            self.pump()  # an engine that was left alone for a while may take work again
             return False
         now = self._clock()
         if up and (slot.answers is False or now - self._started > _STARTING_S):

@@ -598,6 +598,18 @@ class TestQueue:
             assert reply.headers["retry-after"] == "60"
             await self.leave(tasks)
 
+    async def test_who_waits_on_a_route_that_is_taken_away_is_told(self) -> None:
+        async with fleet(1, max_load=1) as served_fleet:
+            tasks = await self.full(served_fleet, 2)
+            state = served_fleet.gateway.state
+            config = state.fleet.config
+            routes = {"table": config.routes["table"]}
+            served_fleet.gateway.reload(config.model_copy(update={"routes": routes}))
+            done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            (reply,) = (task.result() for task in done)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_engine")
+            await self.leave(list(rest))
+
     async def test_a_client_that_leaves_the_queue_frees_its_place_at_once(self) -> None:
         async with fleet(1, max_load=1) as served_fleet:
             tasks = await self.full(served_fleet, 5)
