@@ -72,7 +72,7 @@ class SortRules:
 def normalise(prompt: str) -> str:
     """Reduce a prompt to what known prompts are compared by; the original is what gets forwarded."""
     text = unicodedata.normalize("NFKC", _SPECIAL_TOKENS.sub(" ", prompt[:PROMPT_CHARS]))
-    return " ".join(text.split()).strip("- ").rstrip(_TRAILING).casefold()
+    return " ".join(text.split()).lstrip("- ").rstrip(_TRAILING + "- ").casefold()
 
 
 def sort(facts: SortFacts, rules: SortRules) -> SortDecision | None:
