@@ -108,9 +108,9 @@ class Gateway:
             await asyncio.sleep(server.linger_s)
         self.state.draining = True
         end = time.monotonic() + server.drain_s
-        while self.state.busy():
+        while self.state.open:
             if time.monotonic() > end:
-                log.warning("stopping: %d requests are broken off (server.drain_s)", self.state.busy())
+                log.warning("stopping: %d requests are broken off (server.drain_s)", self.state.open)
                 return
             await asyncio.sleep(_LOOK_S)
 

@@ -115,7 +115,7 @@ async def attempt(
     Args:
         client: sends it.
         job: what is sent.
-        lease: the place on the engine; hears of signs of life and of a broken stream.
+        lease: the place on the engine; hears of signs of life, and how the work went.
         outturn: filled while the answer goes through.
         deadline: when the answer must be complete, on the event loop's clock.
 
@@ -142,8 +142,9 @@ async def attempt(
                 reply = await _begin(job, answer, lease, outturn, stack, deadline)
         except GatewayError as error:
             raise AttemptFailed(_FAILURES.get(error.code or "", Failure.GARBAGE), error) from error
-        # A client's own mistake says nothing of the engine.
-        lease.outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
+        if reply.length is not None:  # a stream is judged at its end
+            # A client's own mistake says nothing of the engine.
+            lease.outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
         yield reply
 
 
@@ -213,8 +214,7 @@ async def _stream(
             lease.outcome(retry.blame(Failure.BROKEN_STREAM))
         yield sse.data_event(openai.error_body(error))
     else:
-        if outturn.failed:
-            lease.outcome(retry.blame(Failure.BROKEN_STREAM))
+        lease.outcome(retry.blame(Failure.BROKEN_STREAM) if outturn.failed else Outcome.SUCCESS)
 
 
 class _Events:

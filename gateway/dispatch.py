@@ -113,6 +113,7 @@ class Dispatcher:
             ClientLeft: there is nobody to answer.
         """
         fleet = self._state.fleet
+        self._state.open += 1
         try:
             if self._state.draining:
                 raise Unavailable(
@@ -139,6 +140,7 @@ class Dispatcher:
             call.code = 500
             raise
         finally:
+            self._state.open -= 1
             self._account(call)
 
     async def _receive(
@@ -280,7 +282,7 @@ class Dispatcher:
             return waiter.lease
         if failed:
             raise failed.error
-        if turn.done():  # the route has been taken out of the configuration
+        if turn.done() and not turn.cancelled():  # the route has been taken out of the configuration
             raise self._shed(route, queue, Refusal(Shed.NO_ENGINE, RETRY_AFTER_S))
         refused = admission.timed_out(
             waiting=state.waiting(route),

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# An engine that says it takes no more work is left alone this long.
+# An engine that says it takes no more work is left alone this long, and again after so many trials, until it
+# answers one: else all who wait would be sent there each time, and the retry budget would be theirs.
 _REST_S = 1.0
+_TRIALS = 4
 # Engines first seen this soon after the start are the fleet as it stands, not newcomers to it.
 _STARTING_S = 10.0
 # Tokens a waiting route gets in its turn.
@@ -101,8 +103,9 @@ class Lease:
         self.waited_s = waited_s
         self.on_lost: Callable[[], None] | None = None
         slot.leases.add(self)
-        state._changed(slot, route, +1)
         self._begun = state._clock()
+        slot.tried(self._begun)
+        state._changed(slot, route, +1)
         self.depth = state.fleet.depth(slot.engine.pool, slot.view.load)
 
     def heard(self) -> None:
@@ -145,7 +148,28 @@ class _Slot:
         self.mismatch = ""
         self.breaker = Breaker()
         self.rests_until = self.back_since = self.heard_at = self.succeeded_at = -math.inf
+        self.refused_at: float | None = None
+        self.trials = 0
         self.view = EngineView(engine)
+
+    def refuse(self, now: float) -> None:
+        """Note that it takes no more work."""
+        self.refused_at, self.trials, self.rests_until = now, _TRIALS, now + _REST_S
+
+    def tried(self, now: float) -> None:
+        """Note that work is sent to it."""
+        if self.refused_at is not None:
+            self.trials -= 1
+            if self.trials <= 0:
+                self.trials, self.rests_until = _TRIALS, now + _REST_S
+
+    def worked(self, now: float, begun: float) -> bool:
+        """Note an answer to a request that was sent to it at `begun`; tell whether it takes work again."""
+        self.succeeded_at = now
+        if self.refused_at is None or begun <= self.refused_at:
+            return False
+        self.refused_at, self.rests_until = None, -math.inf
+        return True
 
 
 class Waiter:
@@ -166,6 +190,7 @@ class State:
         fleet: the configuration in force.
         closing: the gateway is about to stop: work is taken, but clients had better go elsewhere.
         draining: no new work is taken.
+        open: requests being dealt with, from their receipt to the last byte of their answers.
     """
 
     def __init__(
@@ -181,6 +206,7 @@ class State:
         """
         self.fleet = fleet
         self.closing = self.draining = False
+        self.open = 0
         self._clock = clock
         self._rng = rng
         self._started = clock()
@@ -357,7 +383,7 @@ class State:
         """Draw the conclusions of a failed attempt on its engine."""
         slot = lease._slot
         if failure is Failure.BUSY:
-            slot.rests_until = self._clock() + _REST_S
+            slot.refuse(self._clock())
             self._refresh(slot)
         if failure is Failure.UNREACHABLE and self.mark(slot.engine.name, up=False):
             log.warning("engine %s is down: no connection to it", slot.engine.name)
@@ -369,11 +395,10 @@ class State:
 
     def _judge(self, slot: _Slot, outcome: Outcome, begun: float) -> None:
         now = self._clock()
-        if outcome is Outcome.SUCCESS:
-            slot.succeeded_at = now
+        takes_work = outcome is Outcome.SUCCESS and slot.worked(now, begun)
         before = slot.breaker.at(now, self.fleet.rules)
         slot.breaker = before.after(outcome, now, self.fleet.rules, begun=begun)
-        if slot.breaker != before:
+        if takes_work or slot.breaker != before:
             if slot.breaker.phase != before.phase:
                 log.warning(
                     "the breaker of engine %s is %s", slot.engine.name, slot.breaker.phase.name.lower()
@@ -438,10 +463,6 @@ class State:
     def up(self, route: str) -> bool:
         """Return whether a route has an engine that answers."""
         return any(slot.view.up for slot in self._by_route[route])
-
-    def busy(self) -> int:
-        """Return how many requests are on engines or wait for one."""
-        return self._in_flight.total() + self._waiting
 
     def snapshot(self) -> Snapshot:
         """Return everything at this moment."""

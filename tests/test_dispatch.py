@@ -36,6 +36,8 @@ from tests.support import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tests.conftest import Running
 
 CHAT = "/v1/chat/completions"
@@ -422,7 +424,7 @@ async def test_nothing_stays_in_flight_after_any_mix(
             assert kind == "hang"
 
     await asyncio.gather(*(one(*step) for step in steps))
-    await until(lambda: running.gateway.state.busy() == 0)
+    await until(lambda: running.gateway.state.open == 0)
     await until(lambda: running.plain.running == running.deep.running == 0)
     for route in ("text", "table"):
         assert await running.metric("ocr_gateway_in_flight", route=route) == 0
@@ -536,6 +538,19 @@ class TestRetries:
             assert len(bad.bodies) == 3
             assert "ocr_gateway_engine_breaker_state" in (await served_fleet.http.get("/metrics")).text
 
+    async def test_an_engine_whose_streams_begin_well_and_break_is_left_alone_too(self) -> None:
+        async def breaks(engine: FakeEngine, request: Any, send: _Sender) -> None:
+            await send.start(kind="text/event-stream")
+            await send.event(chunk("one"))
+            raise ConnectionError
+
+        async with fleet(2, "breaker: {failures: 3, open_s: 3600, probes: 1}") as served_fleet:
+            bad = served_fleet.engines[0]
+            bad.behave = breaks
+            for _ in range(20):
+                await served_fleet.http.post(CHAT, json=chat(stream=True))
+            assert len(bad.bodies) == 3
+
 
 class TestQueue:
     async def full(self, served_fleet: Fleeting, requests: int) -> list[asyncio.Task[httpx.Response]]:
@@ -543,7 +558,13 @@ class TestQueue:
         for engine in served_fleet.engines:
             engine.behave = hang
         tasks = [asyncio.create_task(served_fleet.http.post(CHAT, json=chat())) for _ in range(requests)]
-        await until(lambda: served_fleet.gateway.state.busy() == requests)
+        state = served_fleet.gateway.state
+        await until(
+            lambda: (
+                sum(status.view.ours for status in state.snapshot().engines) + state.waiting("text")
+                == requests
+            )
+        )
         return tasks
 
     async def leave(self, tasks: list[asyncio.Task[httpx.Response]]) -> None:
@@ -614,17 +635,35 @@ class TestQueue:
         async with fleet(1, max_load=1) as served_fleet:
             tasks = await self.full(served_fleet, 5)
             await self.leave(tasks[1:])
-            await until(lambda: served_fleet.gateway.state.busy() == 1)
+            await until(lambda: served_fleet.gateway.state.open == 1)
             await self.leave(tasks)
-            await until(lambda: served_fleet.gateway.state.busy() == 0)
+            await until(lambda: served_fleet.gateway.state.open == 0)
 
     async def test_a_place_that_comes_as_its_client_leaves_is_not_lost(self) -> None:
         async with fleet(1, max_load=1) as served_fleet:
             tasks = await self.full(served_fleet, 40)
             await self.leave(tasks)
-            await until(lambda: served_fleet.gateway.state.busy() == 0)
+            await until(lambda: served_fleet.gateway.state.open == 0)
             served_fleet.engines[0].behave = answer
             assert (await served_fleet.http.post(CHAT, json=chat())).status_code == 200
+
+
+@pytest.mark.parametrize("good", [True, False])
+async def test_a_request_is_open_from_its_first_byte_to_its_last(running: Running, good: bool) -> None:
+    gate = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"messages": [{"role": "user", '
+        await gate.wait()
+        yield b'"content": "hello"}]}' if good else b"nonsense"
+
+    headers = {"content-type": "application/json", "x-ocr-route": "text"}
+    request = asyncio.create_task(running.http.post(CHAT, content=body(), headers=headers))
+    await until(lambda: running.gateway.state.open == 1)
+    assert running.in_flight("text") == 0
+    gate.set()
+    assert (await request).status_code == (200 if good else 400)
+    await until(lambda: running.gateway.state.open == 0)
 
 
 async def test_a_gateway_that_drains_takes_no_new_work_and_says_so(running: Running) -> None:

@@ -91,9 +91,9 @@ class TestLeases:
         lease.release()
         lease.release()
         assert world.load(lease.engine.name) == 0
-        with world.take():
-            assert world.state.busy() == 1
-        assert world.state.busy() == 0
+        with world.take() as lease:
+            assert world.load(lease.engine.name) == 1
+        assert world.load(lease.engine.name) == 0
 
     def test_it_knows_its_depth_under_the_load_it_made(self) -> None:
         text = CONFIG.replace(
@@ -289,6 +289,26 @@ class TestFailures:
         assert world.refused() is Fitness.RESTING
         world.now += 1
         world.take()
+
+    def test_one_that_goes_on_refusing_is_only_tried_however_many_wait(self) -> None:
+        world = World(CONFIG.replace("max_load: 4", "max_load: 100"), [PLAIN])
+        world.state.blame(world.take(), Failure.BUSY)
+        waiting = [world.wait()[0] for _ in range(50)]
+        for seconds in range(1, 4):
+            world.now += 1.01
+            world.state.pump()
+            assert sum(waiter.lease is not None for waiter in waiting) == 4 * seconds
+        waiting[0].lease.outcome(Outcome.SUCCESS)  # type: ignore[union-attr]
+        world.state.pump()
+        assert all(waiter.lease for waiter in waiting)
+
+    def test_what_a_refusing_engine_had_before_does_not_speak_for_it(self) -> None:
+        world = World(engines=[PLAIN])
+        earlier = world.take()
+        world.now += 1
+        world.state.blame(world.take(), Failure.BUSY)
+        earlier.outcome(Outcome.SUCCESS)
+        assert world.refused() is Fitness.RESTING
 
     def test_failures_open_the_breaker_and_probes_close_it(self) -> None:
         world = World(engines=[PLAIN])
@@ -487,6 +507,7 @@ def test_every_place_is_given_back(moves: list[tuple[str, int]]) -> None:
     for lease in leases:
         lease.release()
     snapshot = world.state.snapshot()
-    assert world.state.busy() == 0
+    routes = world.state.snapshot().routes.values()
+    assert {(route.in_flight, route.waiting) for route in routes} == {(0, 0)}
     assert all(status.view.load == 0 for status in snapshot.engines)
     assert all(route.in_flight == route.waiting == 0 for route in snapshot.routes.values())
