@@ -1,0 +1,1 @@
+"""Figures of choosing the engine by its load: simulated fleets in virtual time, the gateway's State."""

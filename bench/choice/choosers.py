@@ -1,0 +1,207 @@
+"""Who decides where a request goes: the gateway itself, and the rules it is compared with."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import TYPE_CHECKING
+
+from gateway.config import parse
+from gateway.fleet import Fleet as GatewayFleet
+from gateway.model import Engine, Reading
+from gateway.policy.balance import Choice
+from gateway.policy.depth import depth_at
+from gateway.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from bench.choice.fleet import Fleet, Ranges, World
+    from gateway.state import Lease, Waiter
+
+
+class Gateway:
+    """The gateway's own State and policies, on the world's time."""
+
+    def __init__(self, world: World, config: str, folder: Path, seed: int) -> None:
+        fleet = GatewayFleet.of(parse(config, "routes.yaml", folder, {}))
+        engines = [
+            Engine(name, f"http://{name}", pool.name, pool.depth)
+            for name, pool in world.fleet.engines.items()
+        ]
+        self.state = State(fleet, engines, lambda: world.now, random.Random(seed))
+        for engine in engines:
+            self.state.mark(engine.name, up=True)
+        self._world = world
+        self._leases: dict[int, Lease] = {}
+        self._waiters: dict[int, Waiter] = {}
+        self._woken: list[int] = []
+
+    def begin(self, client: int, route: str) -> str | None:
+        """See Chooser."""
+        found = self.state.take(route)
+        if isinstance(found, Choice):
+            self._waiters[client] = self.state.wait(route, lambda: self._woken.append(client))
+            for _, engine in self._placed():  # nobody but this client can have got a place by joining
+                return engine
+            return None
+        self._leases[client] = found
+        return found.engine.name
+
+    def end(self, client: int, tokens: int) -> Iterable[tuple[int, str]]:
+        """See Chooser."""
+        lease = self._leases.pop(client)
+        self.state.answered(lease.route, tokens)
+        lease.release()
+        return self._placed()
+
+    def scrape(self) -> None:
+        """Read every engine's metrics, as the poller does."""
+        for name, clock in self._world.clocks.items():
+            reading = Reading(
+                at=self._world.now,
+                load=clock.running + clock.waiting,
+                own=self.state.ours(name),
+                generation_tokens=clock.counters.generation_tokens,
+            )
+            self.state.read(name, reading)
+
+    def _placed(self) -> list[tuple[int, str]]:
+        placed = []
+        for client in self._woken:
+            lease = self._waiters.pop(client).lease
+            assert lease is not None
+            self._leases[client] = lease
+            placed.append((client, lease.engine.name))
+        self._woken.clear()
+        return placed
+
+
+class Pinned:
+    """A fixed split: every client keeps the engine it was given at first."""
+
+    def __init__(self, split: Mapping[str, Mapping[str, int]]) -> None:
+        self._free = {engine: dict(counts) for engine, counts in split.items()}
+        self._of: dict[int, str] = {}
+
+    def begin(self, client: int, route: str) -> str:
+        """See Chooser."""
+        if client not in self._of:
+            engine = next(name for name, counts in self._free.items() if counts.get(route, 0) > 0)
+            self._free[engine][route] -= 1
+            self._of[client] = engine
+        return self._of[client]
+
+    def end(self, client: int, tokens: int) -> Iterable[tuple[int, str]]:
+        """See Chooser."""
+        return ()
+
+
+class Stateless:
+    """A rule that looks at the engines' loads and needs no memory of requests."""
+
+    def __init__(self, pick: Callable[[str], str]) -> None:
+        self._pick = pick
+
+    def begin(self, client: int, route: str) -> str:
+        """See Chooser."""
+        return self._pick(route)
+
+    def end(self, client: int, tokens: int) -> Iterable[tuple[int, str]]:
+        """See Chooser."""
+        return ()
+
+
+def least_loaded(world: World) -> Stateless:
+    """The engine with the fewest requests; ties at random."""
+    rng = random.Random(world.seed)
+    return Stateless(lambda route: min(world.load, key=lambda name: (_load(world, name), rng.random())))
+
+
+def round_robin(world: World) -> Stateless:
+    """Each engine in turn."""
+    turns = itertools.cycle(world.load)
+    return Stateless(lambda route: next(turns))
+
+
+def fill_to_crossover(world: World, schedules: Mapping[str, Ranges]) -> Stateless:
+    """The depth that the route's schedule names for the load an engine would have, else the shallowest.
+
+    Of several such engines the deepest is filled first, and the least loaded of equal ones.
+    """
+    engines = world.fleet.engines
+
+    def pick(route: str) -> str:
+        named = [
+            name
+            for name, pool in engines.items()
+            if depth_at(schedules[route], _load(world, name) + 1, 0) == pool.depth
+        ]
+        shallowest = min(pool.depth for pool in engines.values())
+        rest = named or [name for name, pool in engines.items() if pool.depth == shallowest]
+        return min(rest, key=lambda name: (-engines[name].depth, _load(world, name)))
+
+    return Stateless(pick)
+
+
+def fastest_for_itself(
+    world: World, curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
+) -> Stateless:
+    """The engine on which this one request would run fastest, by exact curves; ties to the least loaded."""
+    engines = world.fleet.engines
+
+    def pick(route: str) -> str:
+        def speed(name: str) -> tuple[float, int]:
+            load = _load(world, name)
+            return _interpolated(curves[route][engines[name].name], load + 1) / (load + 1), -load
+
+        return max(engines, key=speed)
+
+    return Stateless(pick)
+
+
+def config_text(
+    fleet: Fleet,
+    routes: Sequence[str],
+    *,
+    schedules: Mapping[str, Ranges] | None = None,
+    weights: Mapping[str, float] | None = None,
+    replicas: int = 1,
+) -> str:
+    """Return a routes.yaml: with a profile for each route (`ROUTE.json`), or with schedules alone."""
+    lines = ["model: ocr", "pools:"]
+    for pool in fleet.pools:
+        lines.append(f"  {pool.name}:")
+        lines.append(f"    engines: [{', '.join(f'http://{pool.name}-{i}' for i in range(pool.engines))}]")
+        lines.append("    max_load: 1024")
+        if pool.depth:
+            table = [list(entry) for entry in pool.schedule]
+            own = f", num_speculative_tokens_per_batch_size: {table}" if table else ""
+            lines.append(
+                f"    speculative_config: {{method: mtp, num_speculative_tokens: {pool.depth}{own}}}"
+            )
+    lines.append("routes:")
+    for route in routes:
+        choice = f"profile: {route}.json"
+        if schedules is not None:
+            choice = f"schedule: {[list(entry) for entry in schedules[route]]}"
+        weight = (weights or {}).get(route, 1.0)
+        queue = "queue: {max_waiting: 100000, max_wait_s: 100000}"
+        lines.append(f"  {route}: {{{choice}, weight: {weight:.4f}, {queue}}}")
+    lines.append(f"server: {{replicas: {replicas}}}")
+    return "\n".join(lines)
+
+
+def _load(world: World, engine: str) -> int:
+    return sum(world.load[engine].values())
+
+
+def _interpolated(points: Sequence[tuple[int, float]], load: int) -> float:
+    before = (0, 0.0)
+    for point in points:
+        if load <= point[0]:
+            share = (load - before[0]) / (point[0] - before[0])
+            return before[1] + share * (point[1] - before[1])
+        before = point
+    return before[1]
