@@ -42,11 +42,11 @@ def test_each_route_goes_by_the_best_it_has(tmp_path: Path) -> None:
 
 def test_crossovers_come_from_the_schedule_or_the_profile(tmp_path: Path) -> None:
     known = fleet(tmp_path)
-    assert known.tables["deep"].crossover(0) == Crossover(64, wins_low=True)
+    assert known.tables["deep"].crossover(0) == Crossover(64, left=True)
     by_profile = known.tables["deep"].crossover(1)
-    assert by_profile.wins_low
+    assert by_profile.left
     assert 32 < by_profile.load < 80
-    assert not known.tables["plain"].crossover(1).wins_low
+    assert not known.tables["plain"].crossover(1).left
 
 
 def test_a_profile_that_lacks_a_pool_is_not_used_and_told(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ _Z95 = 1.96
 _ASSUMED_ERROR = 0.05
 # Chi-square per degree of freedom up to which a fit stands: with six of them noise exceeds it once in 200.
 _PLAUSIBLE = 3.1
+# How far the line over a dip is bent: more than what counts as a tie, less than what changes a rate.
+_TRACE = 1e-3
 # Mixes this close hold at the same load; it bounds what is remembered.
 _MIX_STEPS = 16
 
@@ -45,7 +47,7 @@ class Curve:
     What is smooth is the time a request takes per token, N / R(N): a constant, a part that grows with the
     batch, and one that grows faster once verification fills the GPU. A polynomial of these three denoises
     best; where the points do not bear it out, as for an engine that changes its depth by itself, N / R is
-    taken to be straight between the vertices of their concave majorant.
+    taken to be straight between them.
     """
 
     def __init__(self, points: Iterable[Sequence[float]]) -> None:
@@ -56,8 +58,7 @@ class Curve:
             )
         )
         self._fit = _fitted(self.points)
-        vertices = _concave_majorant([(0.0, 0.0), *((point.load, point.rate) for point in self.points)])[1:]
-        self._vertices = [(load, load / rate) for load, rate in vertices]
+        self._times = [(point.load, point.load / point.rate) for point in self.points]
 
     def rate(self, load: float) -> float:
         """Return R, output tokens per second of an engine with `load` requests, above 0.
@@ -70,7 +71,7 @@ class Curve:
     def _rate(self, load: float) -> float:
         if self._fit is not None:
             return load / sum(factor * load**power for power, factor in enumerate(self._fit))
-        return load / _interpolated(self._vertices, load)
+        return load / _interpolated(self._times, load)
 
     def measured(self, load: float) -> Point:
         """Return the measurement at a load, linear between points; outside them the nearest."""
@@ -81,16 +82,16 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where a route's schedule stops favouring a pool's depth.
+    """Where a route's schedule or profile stops favouring a pool's depth.
 
     Attributes:
-        load: requests of one engine from which another depth wins; for the depth that wins last, where its
+        load: requests of one engine from which another depth wins; for a depth that is not left, where its
             reign begins.
-        wins_low: it is the depth that wins at load 1.
+        left: another depth does win from there on.
     """
 
     load: int
-    wins_low: bool
+    left: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +201,14 @@ class Table:
             yield (load + 1) * (worth + weight) / (after + (others + 1) * table[load + 1]) - rate
 
     def _by_schedule(self, route: int, crowding: float) -> float:
-        """Fill the depth that wins at low load to half its crossover, then keep load / crossover equal."""
+        """Less the pressure that one more request makes: its load, 3 load^2 / crossover where there is one.
+
+        The best splits of two simulated GPUs obey this law, whatever the route: a depth that will be left is
+        filled first, up to a third of its crossover, and then ever more slowly.
+        """
         crossover = self._crossovers[route]
         crowding += 1 / crossover.load
-        return float(crossover.wins_low and crowding <= 0.5) - crowding
+        return -crossover.load * crowding * (3 * crowding if crossover.left else 1)
 
     def _hold_from(self, weights: tuple[int, ...]) -> int:
         """The load past a peak that is certain: from there on requests wait; else max_load."""
@@ -249,26 +254,26 @@ def crossover_by_schedule(schedule: Ranges, depths: Sequence[int], max_load: int
         max_load: stands in where the schedule never leaves the pool.
     """
     if not schedule:
-        return Crossover(max_load, wins_low=False)
+        return Crossover(max_load, left=False)
     wins = [depth_at(schedule, load, depth) == depth for load, depth in enumerate(depths, start=1)]
-    first = next((load for load, won in enumerate(wins, start=1) if won), None)
-    if first is None:
-        return Crossover(min(schedule[0][1] + 1, max_load), wins_low=False)
-    left = next((load for load in range(first, max_load + 1) if not wins[load - 1]), None)
-    if left is None:
-        return Crossover(first if first > 1 else max_load, wins_low=first == 1)
-    return Crossover(left, wins_low=first == 1)
+    if True in wins:
+        return _crossover(wins)
+    return Crossover(min(schedule[0][1] + 1, max_load), left=False)
 
 
 def crossover_by_curves(mine: Curve, others: Sequence[Curve], max_load: int) -> Crossover:
     """Return where other pools' curves overtake one pool's; see Crossover."""
     best = [max((other.rate(load) for other in others), default=0.0) for load in range(1, max_load + 1)]
-    wins = [mine.rate(load) >= rate for load, rate in enumerate(best, start=1)]
-    first = next((load for load, won in enumerate(wins, start=1) if won), max_load)
-    left = next((load for load in range(first, max_load + 1) if not wins[load - 1]), None)
-    if left is None:
-        left = first if first > 1 else max_load
-    return Crossover(left, wins_low=first == 1)
+    return _crossover([mine.rate(load) >= rate for load, rate in enumerate(best, start=1)])
+
+
+def _crossover(wins: Sequence[bool]) -> Crossover:
+    """Where a depth that wins or does not at load 1, 2, ... first stops winning."""
+    first = next((load for load, won in enumerate(wins, start=1) if won), len(wins) + 1)
+    left = next((load for load in range(first, len(wins) + 1) if not wins[load - 1]), None)
+    if left is not None:
+        return Crossover(left, left=True)
+    return Crossover(first if 1 < first <= len(wins) else len(wins), left=False)
 
 
 def _mixed(shares: Sequence[float], curves: Sequence[Curve], load: float) -> Point:
@@ -282,11 +287,23 @@ def _mixed(shares: Sequence[float], curves: Sequence[Curve], load: float) -> Poi
 
 def _slownesses(curve: Curve, max_load: int) -> list[float]:
     """N / R at N = 0, 1, ... max_load, R made concave, lest its tail mislead the greedy."""
-    rates = [(0.0, 0.0), *((float(load), curve.rate(load)) for load in range(1, max_load + 1))]
-    hull = _concave_majorant(rates)
-    loads = np.arange(1, max_load + 1)
+    loads = np.arange(max_load + 1, dtype=float)
+    rates = np.array([0.0, *(curve.rate(load) for load in loads[1:])])
+    hull = _concave_majorant(list(zip(loads.tolist(), rates.tolist(), strict=True)))
     smooth = np.interp(loads, [load for load, _ in hull], [rate for _, rate in hull])
-    return [0.0, *(loads / smooth).tolist()]
+    for left, right in pairwise(hull):
+        dips = (
+            point.rate + point.error < np.interp(point.load, loads, smooth)
+            for point in curve.points
+            if left[0] < point.load < right[0]
+        )
+        # Over a dip, as of an engine that changes its depth, two engines are best at its two ends: that the
+        # most loaded wins there, the line that bridges it is bent down by a trace.
+        if _slope(left, right) > 0 and any(dips):
+            inside = slice(int(left[0]), int(right[0]) + 1)
+            bend = (loads[inside] - left[0]) * (right[0] - loads[inside])
+            smooth[inside] -= _TRACE * _slope(left, right) * bend
+    return [0.0, *(loads[1:] / smooth[1:]).tolist()]
 
 
 def _fitted(points: Sequence[Point]) -> tuple[float, float, float] | None:

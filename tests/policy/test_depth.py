@@ -134,6 +134,18 @@ def test_a_neighbour_without_a_curve_is_slowed_as_the_route_itself_is() -> None:
     )
 
 
+def test_over_a_dip_equal_engines_are_not_kept_equal() -> None:
+    """An engine that changes its depth at 64 loses throughput there, and makes good for it later."""
+    dip = Curve([(1, 60, 1), (40, 2000, 1), (63, 2500, 1), (64, 1800, 1), (90, 2400, 1), (160, 3600, 1)])
+    engine = table(dip)
+    loads = [0, 0]
+    for _ in range(150):
+        gains = [engine.appraise([load], 0, [0]).gains[0] for load in loads]
+        loads[gains.index(max(gains))] += 1
+    even = 2 * dip.rate(75)
+    assert dip.rate(loads[0]) + dip.rate(loads[1]) > 1.1 * even
+
+
 class TestHold:
     def test_only_past_a_peak_that_is_certain(self) -> None:
         cap = table(DEEP).appraise([1], 0, [0]).cap
@@ -177,15 +189,19 @@ class TestSchedule:
             loads[gains.index(max(gains))] += 1
         return loads[0], loads[1]
 
-    def test_the_depth_that_wins_low_is_filled_to_half_its_crossover(self) -> None:
-        deep, plain = Crossover(64, True), Crossover(64, False)
-        assert self.fill(32, deep, plain) == (32, 0)
-        assert self.fill(64, deep, plain) == (32, 32)
-        assert self.fill(200, deep, plain) == (100, 100)
+    def test_the_depth_that_will_be_left_is_filled_first_and_then_ever_more_slowly(self) -> None:
+        deep, plain = Crossover(60, True), Crossover(60, False)
+        assert self.fill(4, deep, plain) == (4, 0)
+        assert self.fill(40, deep, plain) == pytest.approx((20, 20), abs=1)
+        assert self.fill(120, deep, plain) == pytest.approx((40, 80), abs=1)
 
-    def test_then_load_over_crossover_is_kept_equal(self) -> None:
-        deep, plain = self.fill(300, Crossover(50, True), Crossover(100, False))
-        assert plain == pytest.approx(2 * deep, abs=2)
+    def test_of_two_that_will_be_left_the_later_one_gets_more(self) -> None:
+        first, second = self.fill(150, Crossover(50, True), Crossover(100, True))
+        assert second == pytest.approx(first * 2**0.5, abs=2)
+
+    def test_a_crowd_of_another_route_counts_by_its_own_crossover(self) -> None:
+        mixed = Table([None, None], [Crossover(60, True), Crossover(20, True)], 256)
+        assert mixed.appraise([0, 5], 0, [0, 0]).gains[0] == mixed.appraise([15, 0], 0, [0, 0]).gains[0]
 
     def test_without_a_schedule_loads_are_equal(self) -> None:
         assert self.fill(50, Crossover(256, False), Crossover(256, False)) == (25, 25)
@@ -203,10 +219,10 @@ def test_gaps_in_ranges_keep_the_depth_before_them() -> None:
         ([(1, 63, 3), (64, 4096, 0)], 3, Crossover(64, True)),
         ([(1, 63, 3), (64, 4096, 0)], 0, Crossover(64, False)),
         ([(1, 63, 3), (64, 127, 0), (128, 4096, 3)], 3, Crossover(64, True)),
-        ([(1, 63, 3), (64, 127, 0), (128, 4096, 3)], 0, Crossover(128, False)),
-        ([(1, 4096, 3)], 3, Crossover(256, True)),
+        ([(1, 63, 3), (64, 127, 0), (128, 4096, 3)], 0, Crossover(128, True)),
+        ([(1, 4096, 3)], 3, Crossover(256, False)),
         ([(1, 4096, 3)], 0, Crossover(256, False)),
-        ([(1, 40, 3), (41, 80, 1), (81, 4096, 0)], 1, Crossover(81, False)),
+        ([(1, 40, 3), (41, 80, 1), (81, 4096, 0)], 1, Crossover(81, True)),
         ([(1, 40, 3), (41, 4096, 0)], 7, Crossover(41, False)),
         ([], 3, Crossover(256, False)),
     ],
@@ -220,17 +236,17 @@ def test_crossovers_by_schedule(
 def test_engines_that_schedule_as_the_route_does_are_never_left() -> None:
     schedule = [(1, 63, 3), (64, 4096, 0)]
     depths = [depth_at(schedule, load, 3) for load in range(1, 257)]
-    assert crossover_by_schedule(schedule, depths, 256) == Crossover(256, True)
+    assert crossover_by_schedule(schedule, depths, 256) == Crossover(256, False)
 
 
 def test_crossovers_by_curves() -> None:
     deep = crossover_by_curves(DEEP, [PLAIN], 256)
     plain = crossover_by_curves(PLAIN, [DEEP], 256)
-    assert deep.wins_low
-    assert not plain.wins_low
+    assert deep.left
+    assert not plain.left
     assert deep.load == plain.load
     assert DEEP.rate(deep.load) < PLAIN.rate(deep.load)
-    assert crossover_by_curves(DEEP, [], 256) == Crossover(256, True)
+    assert crossover_by_curves(DEEP, [], 256) == Crossover(256, False)
     assert crossover_by_curves(Curve([(1, 1)]), [DEEP], 256) == Crossover(256, False)
 
 
