@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gateway import __version__, app, logs
 from gateway.config import load, not_in_effect, require_safe
 from gateway.errors import ConfigError, GatewayError
-from gateway.fleet import sort_rules
+from gateway.fleet import Fleet, sort_rules
 from gateway.model import SortFacts
 from gateway.policy import sorting
 from gateway.vision import look
@@ -57,6 +57,8 @@ def _check(options: argparse.Namespace) -> int:
     config = load(options.config)
     for key in not_in_effect(config):
         print(f"note: {options.config}: {key} has no effect in this version")
+    for note in Fleet.of(config).notes:
+        print(f"note: {options.config}: {note}")
     require_safe(config, options.config)
     engines = sum(len(pool.engines) for pool in config.pools.values())
     print(

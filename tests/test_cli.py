@@ -44,6 +44,14 @@ def test_check_notes_what_is_accepted_without_effect(
     assert "model_path has no effect" in capsys.readouterr().out
 
 
+def test_check_notes_a_profile_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(tmp_path, "table: {}", "table: {profile: table.json}")
+    profile = {"route": "table", "pools": {"cpu": [[1, 30]]}, "meta": {"model": "another"}}
+    (tmp_path / "table.json").write_text(json.dumps(profile))
+    assert cli.main(["check", "--config", str(path)]) == 0
+    assert "routes.table.profile: measured on model 'another'" in capsys.readouterr().out
+
+
 def test_sort_prints_route_reason_confidence_and_time(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sort", "--config", CONFIG, str(page)]) == 0
     route, reason, confidence, milliseconds, unit, image = capsys.readouterr().out.split()
