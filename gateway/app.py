@@ -7,6 +7,7 @@ import importlib.resources
 import importlib.util
 import logging
 import random
+import resource
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -208,6 +209,13 @@ def layout_model() -> LayoutModel:
     )
 
 
+def allow_many_connections() -> None:
+    """Use as many open files as the system allows: a request holds two, and the usual 1,024 are soon gone."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 class _Server(uvicorn.Server):
     """A server that drains the gateway before it stops; a second signal stops it at once."""
 
@@ -238,6 +246,7 @@ class _Server(uvicorn.Server):
 
 def serve(config: Config, path: Path, host: str, port: int) -> None:
     """Serve until SIGTERM (linger, refuse, drain: `server` in the configuration) or SIGINT (no linger)."""
+    allow_many_connections()
     gateway = Gateway(config, path)
     settings = uvicorn.Config(
         gateway.api,

@@ -31,6 +31,8 @@ _SILENT_POLLS = 3
 _MIN_PATIENCE_S = 2.0
 # An engine this long without a word will not find it again by itself.
 _HUNG_POLLS = 15
+# An engine that says it is well, has work and writes nothing for so long does not do it.
+_STALL_S = 30.0
 # Engines that come and go are noticed within this time, however seldom they are polled.
 _FOLLOW_S = 0.25
 
@@ -45,6 +47,8 @@ class _Watch:
         silent_since: when the first of them began.
         version: what the engine said when it last came up.
         unread: its metrics could not be read the last time.
+        done: its counters of work, as last read.
+        done_at: when they last changed, or it had no work.
     """
 
     engine: Engine
@@ -52,6 +56,8 @@ class _Watch:
     silent_since: float = 0.0
     version: str | None = None
     unread: bool = False
+    done: tuple[float, ...] = ()
+    done_at: float = 0.0
 
 
 class _Version(msgspec.Struct):
@@ -181,6 +187,19 @@ class Poller:
             mismatch=mismatch(self._state.fleet.config, engine, seen, watch.version),
         )
         self._state.read(engine.name, reading)
+        if engine.name != EMBEDDED:  # which counts a page when it has read all of it
+            self._check_progress(watch, seen)
+
+    def _check_progress(self, watch: _Watch, seen: EngineReading) -> None:
+        """Give up what waits on an engine that answers its health check and does nothing else."""
+        now, name = self._clock(), watch.engine.name
+        done = (seen.generation_tokens, seen.prompt_tokens, seen.finished)
+        if done != watch.done or not seen.running + seen.waiting:
+            watch.done, watch.done_at = done, now
+        elif now - max(watch.done_at, self._state.heard_at(name)) >= _STALL_S:
+            log.warning("engine %s has work and writes nothing for %.0f s", name, _STALL_S)
+            watch.done_at = now
+            self._state.lost(name, down=False)
 
     async def _version(self, engine: Engine, patience_s: float) -> str | None:
         """Return what an engine calls its version; None where it does not say."""

@@ -371,9 +371,15 @@ class State:
         self.pump()
         return True
 
-    def lost(self, name: str) -> None:
-        """Take an engine for hung or gone: whoever waits there for a first byte is told."""
-        self.mark(name, up=False)
+    def lost(self, name: str, *, down: bool = True) -> None:
+        """Take an engine for hung or gone: whoever waits there for a first byte is told.
+
+        Args:
+            name: which.
+            down: nothing more is sent to it; else that is left to its breaker, which what is lost feeds.
+        """
+        if down:
+            self.mark(name, up=False)
         if slot := self._slots.get(name):
             for lease in list(slot.leases):
                 if lease.on_lost:

@@ -7,6 +7,7 @@ import contextlib
 import csv
 import json
 import os
+import resource
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ import openai
 import pytest
 
 from bench.serving import ROOT, SHARED, serve
-from gateway.app import Gateway, background
+from gateway.app import Gateway, allow_many_connections, background
 from gateway.config import load, parse
 from gateway.model import Engine
 from tests.support import FakeEngine, answer, chat, chunk, data_url, encoded, hang, picture, served, until
@@ -305,6 +306,17 @@ async def test_a_background_task_that_fails_is_not_swallowed(caplog: pytest.LogC
 
     async with background(fail()):
         await until(lambda: "the poller broke" in caplog.text)
+
+
+def test_the_limit_of_open_files_is_raised_to_what_is_allowed() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
+        allow_many_connections()
+        allow_many_connections()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_only_the_embedded_engine_is_started_again_when_it_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

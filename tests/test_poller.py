@@ -316,6 +316,38 @@ async def test_requests_that_wait_on_an_engine_that_hangs_are_told() -> None:
     assert world.clock.now - Clock.now >= 6
 
 
+@pytest.mark.parametrize("working", [True, False])
+async def test_an_engine_that_is_well_and_does_nothing_gives_its_work_up(working: bool) -> None:
+    world = World(True)
+    seconds = 0
+
+    def metrics() -> bytes:
+        nonlocal seconds
+        seconds += 1
+        world.clock.now += 1
+        return page(running=1, tokens=seconds if working else 7)
+
+    world.client.pages["/metrics"] = metrics
+    told: list[int] = []
+    async with world.polled():
+        await until(lambda: world.status().view.up)
+        lease = world.lease()
+        lease.on_lost = lambda: told.append(seconds)
+        await world.polls(70)
+        assert world.status().view.up
+    assert told == ([] if working else [pytest.approx(32, abs=2), pytest.approx(62, abs=3)])
+
+
+async def test_an_engine_without_work_may_do_nothing() -> None:
+    world = World(True)
+    async with world.polled():
+        await until(lambda: world.status().view.up)
+        lease = world.lease()
+        lease.on_lost = lambda: pytest.fail("it was given up")
+        world.clock.now += 100
+        await world.polls(5)
+
+
 async def test_an_engine_that_streams_is_busy_and_not_hung() -> None:
     world = World(True, None)
     lost: list[str] = []
