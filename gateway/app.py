@@ -48,6 +48,7 @@ _VISION_THREADS = 2
 # What is left of connections once the last request has been answered: the end of its sending.
 _LAST_BYTES_S = 5
 _LOOK_S = 0.05
+_OPEN_FILES = 65536
 
 
 class Gateway:
@@ -210,10 +211,11 @@ def layout_model() -> LayoutModel:
 
 
 def allow_many_connections() -> None:
-    """Use as many open files as the system allows: a request holds two, and the usual 1,024 are soon gone."""
+    """Raise the limit of open files as far as is allowed: a request holds two, and 1,024 are soon gone."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Server(uvicorn.Server):
