@@ -59,7 +59,7 @@ def curves(sweeps: Mapping[str, Sweep]) -> None:
     grid[0][0].legend(
         fontsize=7, title="points: sweep with 5% noise\ndashed: read off them", title_fontsize=6
     )
-    _save(figure, "choice-curves.png")
+    _save(figure, "speculation-curves.png")
 
 
 def regret(cells: Sequence[Mapping[str, Any]]) -> None:
@@ -84,7 +84,7 @@ def regret(cells: Sequence[Mapping[str, Any]]) -> None:
             axes.set_xlabel("clients on two engines", fontsize=8)
     grid[0][0].set_ylabel("tokens/s over the best fixed split", fontsize=8)
     grid[0][0].legend(fontsize=6, loc="lower left")
-    _save(figure, "choice-regret.png")
+    _save(figure, "speculation-regret.png")
 
 
 def trace(runs: Sequence[Mapping[str, Any]]) -> None:
@@ -118,7 +118,7 @@ def trace(runs: Sequence[Mapping[str, Any]]) -> None:
         column[2].set_title(f"requests by pool, ours on {best['fleet']} (simulated)", fontsize=9)
         column[2].set_xlabel("seconds", fontsize=8)
         column[2].legend(fontsize=7)
-    _save(figure, "choice-trace.png")
+    _save(figure, "speculation-trace.png")
 
 
 def _grid(rows: int, columns: int, *, sharex: bool = False) -> tuple[Figure, list[list[Axes]]]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bench.choice.fleet import Fleet
     from bench.choice.sweep import Sweep
 
-CLIENTS = (16, 64, 160, 320)
+CLIENTS = (64, 320)
 # Replicas, and seconds between scrapes.
 SETTINGS = ((1, 1.0), (2, 1.0), (2, 5.0))
 SHRINK = 0.5

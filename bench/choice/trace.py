@@ -38,9 +38,11 @@ _UPDATE_S = 5.0
 _SAMPLE_S = 10.0
 DEPTHS = (3, 1, 0)
 # Two deep and two plain, three and one, one and three; and the compositions that are best on one of the fits.
-MIXED = ((3, 3, 0, 0), (3, 3, 3, 0), (3, 0, 0, 0), (3, 1, 1, 1), (3, 3, 1, 1), (1, 1, 1, 0))
-# The routes' weights: none, and (best peak / own peak) ^ power.
-POWERS = (0.0, 0.75, 1.0)
+MIXED = ((3, 3, 0, 0), (3, 3, 3, 0), (3, 0, 0, 0), (3, 1, 1, 1), (1, 1, 1, 0))
+# Where the routes' weights are shown too.
+WEIGHED = ((3, 3, 0, 0), (3, 1, 1, 1), (1, 1, 1, 1))
+# The routes' weights there: (best peak / own peak) ^ power.
+POWERS = (0.75, 1.0)
 
 
 class Sample(NamedTuple):
@@ -191,19 +193,15 @@ class Case(NamedTuple):
 def cases(fit: str, *, quick: bool = False) -> list[Case]:
     """Return what is compared, the single depths first."""
     single = [fleet_of((depth,) * ENGINES) for depth in DEPTHS]
-    mixed = [fleet_of(depths) for depths in MIXED]
-    if quick:
-        mixed = mixed[:1]
+    mixed = [fleet_of(depths) for depths in (MIXED[:1] if quick else MIXED)]
     own = own_schedule(fit)
-    simple = [Case(fit, fleet, "least loaded") for fleet in (*single, own, *mixed)]
-    simple += [Case(fit, fleet, "round robin") for fleet in mixed]
-    ours = [
-        Case(fit, fleet, "ours", power, seed)
-        for fleet in (*mixed, *([] if quick else single), own)
-        for power in POWERS
-        for seed in (SEEDS[:1] if quick or power else SEEDS[:2])
-    ]
-    return simple + ours
+    found = [Case(fit, fleet, "least loaded") for fleet in (*single, own, *mixed)]
+    found += [Case(fit, fleet, "round robin") for fleet in mixed]
+    found += [Case(fit, fleet, "ours") for fleet in (*mixed, *single, own)]
+    if not quick:
+        found += [Case(fit, fleet, "ours", seed=SEEDS[1]) for fleet in mixed]
+        found += [Case(fit, fleet_of(depths), "ours", power) for depths in WEIGHED for power in POWERS]
+    return found
 
 
 def run(case: Case, sweep: Sweep, shrink: float = 1.0) -> dict[str, object]:
