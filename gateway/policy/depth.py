@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -88,10 +88,12 @@ class Crossover:
         load: requests of one engine from which another depth wins; for a depth that is not left, where its
             reign begins.
         left: another depth does win from there on.
+        eased: from this load on, an engine that is not left changes its depth by itself; 0 where none does.
     """
 
     load: int
     left: bool
+    eased: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +206,14 @@ class Table:
         """Less the pressure that one more request makes: its load, 3 load^2 / crossover where there is one.
 
         The best splits of two simulated GPUs obey this law, whatever the route: a depth that will be left is
-        filled first, up to a third of its crossover, and then ever more slowly.
+        filled first, up to a third of its crossover, and then ever more slowly. An engine that changes its
+        depth by itself fares no worse than one that keeps it, and no worse than a plain one.
         """
         crossover = self._crossovers[route]
-        crowding += 1 / crossover.load
-        return -crossover.load * crowding * (3 * crowding if crossover.left else 1)
+        load = crossover.load * (crowding + 1 / crossover.load)
+        if crossover.left:
+            return -3 * load * load / crossover.load
+        return -min(load, 3 * load * load / crossover.eased) if crossover.eased else -load
 
     def _hold_from(self, weights: tuple[int, ...]) -> int:
         """The load past a peak that is certain: from there on requests wait; else max_load."""
@@ -256,9 +261,11 @@ def crossover_by_schedule(schedule: Ranges, depths: Sequence[int], max_load: int
     if not schedule:
         return Crossover(max_load, left=False)
     wins = [depth_at(schedule, load, depth) == depth for load, depth in enumerate(depths, start=1)]
-    if True in wins:
-        return _crossover(wins)
-    return Crossover(min(schedule[0][1] + 1, max_load), left=False)
+    if True not in wins:
+        return Crossover(min(schedule[0][1] + 1, max_load), left=False)
+    crossover = _crossover(wins)
+    changed = next((load for load, depth in enumerate(depths, start=1) if depth != depths[0]), None)
+    return crossover if crossover.left or changed is None else replace(crossover, eased=changed)
 
 
 def crossover_by_curves(mine: Curve, others: Sequence[Curve], max_load: int) -> Crossover:

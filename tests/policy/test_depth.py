@@ -236,7 +236,10 @@ def test_crossovers_by_schedule(
 def test_engines_that_schedule_as_the_route_does_are_never_left() -> None:
     schedule = [(1, 63, 3), (64, 4096, 0)]
     depths = [depth_at(schedule, load, 3) for load in range(1, 257)]
-    assert crossover_by_schedule(schedule, depths, 256) == Crossover(256, False)
+    found = crossover_by_schedule(schedule, depths, 256)
+    assert found == Crossover(256, False, eased=64)
+    assert TestSchedule().fill(4, found, Crossover(64, False)) == (4, 0)
+    assert TestSchedule().fill(100, found, Crossover(64, False)) == (50, 50)
 
 
 def test_crossovers_by_curves() -> None:
