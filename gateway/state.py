@@ -405,6 +405,8 @@ class State:
         before = slot.breaker.at(now, self.fleet.rules)
         slot.breaker = before.after(outcome, now, self.fleet.rules, begun=begun)
         if takes_work or slot.breaker != before:
+            if before.phase is Phase.HALF_OPEN and slot.breaker.phase is Phase.CLOSED:
+                slot.back_since = now  # its probes went well: the crowd may come, but not all at once
             if slot.breaker.phase != before.phase:
                 log.warning(
                     "the breaker of engine %s is %s", slot.engine.name, slot.breaker.phase.name.lower()

@@ -326,6 +326,22 @@ class TestFailures:
         assert world.status("p0:80").phase is Phase.CLOSED
         assert len(world.fill()) == 4
 
+    def test_the_crowd_does_not_come_at_once_when_probes_went_well(self) -> None:
+        world = World(CONFIG.replace("max_load: 4", "max_load: 100"), [PLAIN])
+        for _ in range(5):
+            with world.take() as lease:
+                world.state.blame(lease, Failure.GARBAGE)
+        world.now += 10
+        for _ in range(2):
+            with world.take() as probe:
+                probe.outcome(Outcome.SUCCESS)
+        loads = []
+        for _ in range(3):
+            world.fill()
+            loads.append(world.load("p0:80"))
+            world.now += 1
+        assert loads == [8, 16, 32]
+
     def test_an_unreachable_engine_is_down_at_once(self, caplog: pytest.LogCaptureFixture) -> None:
         world = World(engines=[PLAIN])
         with world.take() as lease:
