@@ -22,6 +22,8 @@ KINDS = (*ROUTES, "mix")
 CONCURRENCY = (*LOADS, 400)
 FLEETS = ("deep + plain", "0 + 1 + 3", "two with own schedule", "own schedule + plain")
 _MIN_S = 30.0
+# Of few clients' answers there are few a second.
+_FEW, _FEW_MIN_S = 10, 90.0
 _LATENCIES = 3.0
 
 
@@ -63,7 +65,8 @@ def run(cell: Cell, sweep: Sweep, quick: bool = False) -> dict[str, object]:
     # The slowest route sets the time: in a mix its answers take longer than the mean tells.
     tokens = max(fit_of(cell.fit).routes[route].output_tokens for route, count in clients.items() if count)
     unit = tokens * cell.clients / expected
-    window = max(_MIN_S, _LATENCIES * unit) / (2 if quick else 1)
+    least = _FEW_MIN_S if cell.clients <= _FEW else _MIN_S
+    window = max(least, _LATENCIES * unit) / (2 if quick else 1)
 
     def go(chooser_of: Callable[[World], Chooser]) -> Result:
         world = World(fit_of(cell.fit), fleet, seed=cell.clients)
