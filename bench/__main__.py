@@ -1,6 +1,6 @@
 """`python -m bench`: every figure the documents quote, measured here and now."""
 
-from bench import accuracy, sorting
+from bench import accuracy, faults, sorting
 from bench.choice.__main__ import main as choice
 
 # Guarded: where processes are spawned and not forked, they import this again.
@@ -10,3 +10,5 @@ if __name__ == "__main__":
     accuracy.main()
     print()
     choice([])
+    print()
+    faults.main(["--quick"])

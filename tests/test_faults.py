@@ -26,7 +26,7 @@ async def test_no_request_is_lost_that_had_not_begun(tmp_path: Path) -> None:
                     tally = clients.fresh()
                     await fault.begin(watch, engine)
                     assert await watch.until(lambda sample, name=engine.name: not sample.serves(name), LONG_S)
-                    await clients.answered(2 * CLIENTS)
+                    await clients.answered(CLIENTS)
                     await fault.heal(watch, engine)
                     assert await watch.until(lambda sample, name=engine.name: sample.ours[name] > 2, LONG_S)
                     assert (tally.lost, tally.silent) == ({}, 0), fault.name
