@@ -241,6 +241,31 @@ async def test_sigterm_lingers_then_refuses_then_drains(tmp_path: Path) -> None:
         assert await asyncio.to_thread(running.process.wait, 30) == 0
 
 
+async def test_a_request_that_is_still_being_received_is_answered_too(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    body = json.dumps(chat()).encode()
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nexpect: 100-continue\r\n\r\n"
+    )
+    async with (
+        served(engine) as url,
+        life(tmp_path / "routes.yaml", url) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=30) as http,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(running.url).port)
+        writer.write(head.encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        running.process.send_signal(signal.SIGTERM)
+        while (refused := await http.post(CHAT, json=chat())).status_code == 200:
+            pass
+        assert refused.json()["error"]["code"] == "shutting_down"
+        writer.write(body)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert await asyncio.to_thread(running.process.wait, 30) == 0
+        writer.close()
+
+
 async def test_what_outlasts_the_drain_limit_is_broken_off(tmp_path: Path) -> None:
     engine = FakeEngine(hang)
     async with (
