@@ -260,6 +260,8 @@ async def test_a_request_that_is_still_being_received_is_answered_too(tmp_path: 
         while (refused := await http.post(CHAT, json=chat())).status_code == 200:
             pass
         assert refused.json()["error"]["code"] == "shutting_down"
+        for _ in range(100):  # it does not close its doors meanwhile
+            assert (await http.get("/health")).status_code == 200
         writer.write(body)
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         assert await asyncio.to_thread(running.process.wait, 30) == 0
