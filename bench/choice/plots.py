@@ -52,7 +52,7 @@ def curves(sweeps: Mapping[str, Sweep]) -> None:
                 axes.plot(loads, [read.rate(int(load)) for load in loads], "--", color=colour, linewidth=0.8)
             crossover = int(loads[np.argmax(lines[0] >= lines[3])])
             axes.axvline(crossover, color="black", linewidth=0.6)
-            axes.annotate(f" {crossover}", (crossover, 0), fontsize=8)
+            axes.text(crossover, 0.03, f" {crossover}", transform=axes.get_xaxis_transform(), fontsize=8)
             axes.set_title(f"{route} ({fit}, simulated)", fontsize=9)
             axes.set_xlabel("requests on ONE engine", fontsize=8)
     grid[0][0].set_ylabel("output tokens/s of the engine", fontsize=8)
@@ -115,7 +115,7 @@ def trace(runs: Sequence[Mapping[str, Any]]) -> None:
         column[2].stackplot(
             at, [[sample["by_pool"][pool] for sample in best["course"]] for pool in pools], labels=pools
         )
-        column[2].set_title(f"requests by pool, ours on {best['fleet']} (simulated)", fontsize=9)
+        column[2].set_title("requests by pool, ours (simulated)", fontsize=9)
         column[2].set_xlabel("seconds", fontsize=8)
         column[2].legend(fontsize=7)
     _save(figure, "speculation-trace.png")
