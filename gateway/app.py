@@ -65,7 +65,7 @@ class Gateway:
         self._supervisor: Supervisor | None = None
         self._discovery = Discovery(config, self._addresses_changed, self._rng)
         fleet = Fleet.of(config)
-        self.state = State(fleet, self._engines(config), time.monotonic, self._rng)
+        self.state = State(fleet, self._engines(config), time.monotonic, self._rng, self._discovery.pending())
         self._metrics = Metrics(self.state)
         self._reloader = Reloader(path, config, self.reload, self._count_reload) if path else None
         self._dispatcher: Dispatcher | None = None
@@ -80,20 +80,20 @@ class Gateway:
         """Who keeps the embedded engine running, where it is configured."""
         return self._supervisor
 
-    def reload(self, config: Config) -> None:
+    async def reload(self, config: Config) -> None:
         """Take another configuration over: requests in flight end under the one they came with.
 
         Raises:
             ConfigError: it cannot be served here; nothing has changed.
         """
         require_embedded(config)
-        fleet = Fleet.of(config)
+        fleet = await asyncio.to_thread(Fleet.of, config)
         renamed = config.model != self.state.fleet.config.model
         self._discovery.watch(config)
-        self.state.configure(fleet, self._engines(config))
+        self.state.configure(fleet, self._engines(config), self._discovery.pending())
         self._supervise()
         if renamed and self._supervisor:
-            self._supervisor.kill()  # it starts again under the new name
+            self._supervisor.terminate()  # it ends its work, and starts again under the new name
         _tell(fleet)
 
     def ask_reload(self) -> None:
@@ -145,7 +145,7 @@ class Gateway:
         return self._discovery.engines(self._supervisor.url if self._supervisor else None)
 
     def _addresses_changed(self) -> None:
-        self.state.set_engines(self._engines(self.state.fleet.config))
+        self.state.set_engines(self._engines(self.state.fleet.config), self._discovery.pending())
 
     def _count_reload(self, valid: bool) -> None:
         self._metrics.reloaded(valid=valid)

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.errors import EngineFailed, GatewayError, Unavailable
+from gateway.errors import EngineFailed, EngineTooSlow, GatewayError, Unavailable
 from gateway.policy import retry
 from gateway.policy.breaker import Outcome
 from gateway.policy.retry import Failure
@@ -28,9 +28,11 @@ RETRY_AFTER_S = 2
 # What the client module's error codes say of the engine; its statuses are policy.retry's.
 _FAILURES = {
     "engine_unreachable": Failure.UNREACHABLE,
+    "connect_timeout": Failure.CONNECT_TIMEOUT,
     "engine_died": Failure.DIED,
     "engine_lost": Failure.LOST,
     "engine_garbage": Failure.GARBAGE,
+    "answer_too_long": Failure.ERROR,
     "engine_error": Failure.BAD_GATEWAY,
     "engine_slow": Failure.SLOW,
     "engine_idle": Failure.SLOW,
@@ -68,7 +70,7 @@ class Outturn:
     Attributes:
         usage: token counts.
         first_token_at: when the first output of a stream came, by time.perf_counter.
-        failed: the status of a failure after the first byte; 0 where there was none.
+        failed: the status of a failure that the stream told; 0 where there was none.
     """
 
     usage: Usage | None = None
@@ -141,10 +143,13 @@ async def attempt(
                     raise AttemptFailed(failure, await _refusal(answer))
                 reply = await _begin(job, answer, lease, outturn, stack, deadline)
         except GatewayError as error:
+            if error.code == "no_sockets":  # which is no engine's fault, and no other engine's to mend
+                raise
             raise AttemptFailed(_FAILURES.get(error.code or "", Failure.GARBAGE), error) from error
         if reply.length is not None:  # a stream is judged at its end
             # A client's own mistake says nothing of the engine.
             lease.outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
+            lease.release()  # a slow reader keeps no engine's place
         yield reply
 
 
@@ -176,9 +181,8 @@ async def _begin(
     chunks: AsyncGenerator[bytes, None]
     length = None
     if job.stream and answer.is_stream:
-        incoming = await stack.enter_async_context(aclosing(answer.chunks(idle_s=job.timeouts.idle_s)))
-        events = _Events(outturn, strip_usage=job.strip_usage)
-        chunks = _stream(await events.opening(incoming), incoming, events, lease, outturn)
+        events = _Events(answer, lease, outturn, job)
+        chunks = _stream(await events.opening(), events, lease, outturn)
     else:
         body = await answer.read()
         if answer.status < 400:
@@ -197,49 +201,51 @@ async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def _stream(
-    opening: bytes, incoming: AsyncIterator[bytes], events: _Events, lease: Lease, outturn: Outturn
+    opening: bytes, events: _Events, lease: Lease, outturn: Outturn
 ) -> AsyncGenerator[bytes, None]:
     try:
         yield opening
-        async for data in incoming:
-            lease.heard()
-            if passed := events.passed(data):
+        async with aclosing(events.rest()) as rest:
+            async for passed in rest:
                 yield passed
-        if rest := events.rest():
-            yield rest
     except GatewayError as error:
         outturn.failed = error.status
         # A document longer than the request's time is not the engine's fault.
         if error.code != "total_timeout":
             lease.outcome(retry.blame(Failure.BROKEN_STREAM))
         yield sse.data_event(openai.error_body(error))
-    else:
-        lease.outcome(retry.blame(Failure.BROKEN_STREAM) if outturn.failed else Outcome.SUCCESS)
 
 
 class _Events:
-    """One stream's events: accounts for each, and takes out the usage chunk the client did not ask for."""
+    """One stream's events: accounts for each, and takes out the usage chunk the client did not ask for.
 
-    def __init__(self, outturn: Outturn, *, strip_usage: bool) -> None:
+    Comments keep a connection alive and are no sign of work: time limits run from event to event.
+    """
+
+    def __init__(self, answer: Answer, lease: Lease, outturn: Outturn, job: Job) -> None:
+        self._answer = answer
+        self._lease = lease
         self._outturn = outturn
-        self._strip_usage = strip_usage
+        self._job = job
         self._splitter = sse.EventSplitter()
+        self._until = answer.first_event_by
 
-    async def opening(self, incoming: AsyncIterator[bytes]) -> bytes:
+    async def opening(self) -> bytes:
         """Return what comes up to the first chunk of a completion, with all that came along with it.
 
         Raises:
-            EngineFailed: something else came, or nothing.
+            GatewayError: something else came, or nothing in time.
         """
         held = b""
-        async for data in incoming:
+        while data := await self._answer.more(self._until):
             events = self._splitter.feed(data)
             first = next((told for event in events if (told := sse.event_data(event)) is not None), None)
             if first is not None:
                 chunk = openai.read_chunk(first)
-                if chunk.is_error:
+                # An error of the request's own is the engine's answer to it.
+                if chunk.is_error and not chunk.is_clients_error:
                     raise EngineFailed("the engine failed before it wrote anything", code="engine_error")
-                if not chunk.is_chunk:
+                if not (chunk.is_chunk or chunk.is_error):
                     break
                 return held + self._for_client(events)
             held += b"".join(events)
@@ -247,14 +253,20 @@ class _Events:
                 break
         raise EngineFailed("the engine's stream does not begin with a completion", code="engine_garbage")
 
-    def passed(self, data: bytes) -> bytes:
-        """Return what of the events that `data` completes is for the client."""
-        return self._for_client(self._splitter.feed(data))
-
-    def rest(self) -> bytes:
-        """Return what came after the last whole event."""
+    async def rest(self) -> AsyncGenerator[bytes, None]:
+        """Yield what of the rest is for the client; once all is in, the engine is judged, and free again."""
+        while data := await self._answer.more(self._until):
+            if passed := self._for_client(self._splitter.feed(data)):
+                yield passed
         rest = self._splitter.rest()
-        return self._for_client([rest]) if rest else b""
+        passed = self._for_client([rest]) if rest else b""
+        if self._outturn.failed >= 500:
+            self._lease.outcome(retry.blame(Failure.BROKEN_STREAM))
+        elif not self._outturn.failed:
+            self._lease.outcome(Outcome.SUCCESS)
+        self._lease.release()
+        if passed:
+            yield passed
 
     def _for_client(self, events: Iterable[bytes]) -> bytes:
         return b"".join(event for event in events if self._passes(event))
@@ -262,25 +274,34 @@ class _Events:
     def _passes(self, event: bytes) -> bool:
         """Account for one event; tell whether the client gets it."""
         data = sse.event_data(event)
-        if data is None or data == sse.DONE:
+        if data is None:
+            return True
+        self._lease.heard()
+        self._until = asyncio.get_running_loop().time() + self._job.timeouts.idle_s
+        if data == sse.DONE:
             return True
         chunk = openai.read_chunk(data)
         if chunk.has_output and self._outturn.first_token_at is None:
             self._outturn.first_token_at = time.perf_counter()
         self._outturn.usage = chunk.usage or self._outturn.usage
         if chunk.is_error:
-            self._outturn.failed = EngineFailed.status
-        return not (self._strip_usage and chunk.is_usage_only)
+            self._outturn.failed = 400 if chunk.is_clients_error else EngineFailed.status
+        return not (self._job.strip_usage and chunk.is_usage_only)
 
 
 async def _refusal(answer: Answer) -> GatewayError:
     """What an engine's refusal means to the client."""
     told = openai.read_error_message(await answer.read())
     told = f": {told}" if told else ""
+    told_s = answer.retry_after or ""
     if answer.status == 503:
         return Unavailable(
-            f"the engine takes no more work now{told}", code="engine_busy", retry_after=RETRY_AFTER_S
+            f"the engine takes no more work now{told}",
+            code="engine_busy",
+            retry_after=int(told_s) if told_s.isdecimal() else RETRY_AFTER_S,
         )
+    if answer.status == 504:
+        return EngineTooSlow(f"the engine ran out of time{told}", code="engine_slow")
     if answer.status in (401, 403):
         return EngineFailed("the engine refused the gateway's own key (pools.*.api_key)", code="engine_key")
     return EngineFailed(f"the engine failed with HTTP {answer.status}{told}", code="engine_error")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import aiohttp
 
-from gateway.errors import EngineFailed, EngineTooSlow
+from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from typing import Self
 
     from aiohttp.abc import AbstractStreamWriter
@@ -23,20 +24,30 @@ if TYPE_CHECKING:
 KEEP_ALIVE_S = 4
 # The longest ordinary answer taken from an engine.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+# Connections that fail for want of something on this side.
+_OUR_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
+_RETRY_AFTER_S = 2
 # The longest page about itself taken from one; vLLM's metrics are some 60 kB.
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An engine's answer once its head is in; header values hold printable characters only."""
+    """An engine's answer once its head is in; header values hold printable characters only.
+
+    Attributes:
+        status: HTTP status.
+        content_type: as sent.
+        retry_after: as sent.
+        first_event_by: when something of the body must be in, on the event loop's clock; None for no limit.
+    """
 
     status: int
     content_type: str
     retry_after: str | None
+    first_event_by: float | None
     _response: aiohttp.ClientResponse
     _deadline: float
-    _first_event_by: float | None
 
     @property
     def is_stream(self) -> bool:
@@ -51,28 +62,29 @@ class Answer:
             EngineTooSlow: the deadline passed.
         """
         body = bytearray()
-        async for data in self.chunks(idle_s=None):
+        until = self.first_event_by
+        while data := await self.more(until):
             body += data
+            until = None
             if len(body) > MAX_ANSWER_BYTES:
-                raise EngineFailed(f"the engine's answer is longer than {MAX_ANSWER_BYTES:,} bytes")
+                raise EngineFailed(
+                    f"the engine's answer is longer than {MAX_ANSWER_BYTES:,} bytes", code="answer_too_long"
+                )
         return bytes(body)
 
-    async def chunks(self, *, idle_s: float | None) -> AsyncGenerator[bytes, None]:
-        """Yield the body as it arrives.
+    async def more(self, until: float | None) -> bytes:
+        """Return what of the body has come since; nothing once it is complete.
+
+        Args:
+            until: when something must have come, on the event loop's clock; None for no limit.
 
         Raises:
             EngineFailed: the engine broke off.
-            EngineTooSlow: no first event in time, then nothing for `idle_s` seconds, or the deadline passed.
+            EngineTooSlow: nothing came in time, or the deadline passed.
         """
-        until = self._first_event_by
-        while True:
-            with _failures("the engine broke off its answer"):
-                async with _limit(self._deadline, until, "the engine sent nothing", "engine_idle"):
-                    data = await self._response.content.readany()
-            if not data:
-                return
-            yield data
-            until = None if idle_s is None else _now() + idle_s
+        with _failures("the engine broke off its answer"):
+            async with _limit(self._deadline, until, "the engine sent nothing", "engine_idle"):
+                return await self._response.content.readany()
 
 
 def _now() -> float:
@@ -85,9 +97,15 @@ def _failures(died: str) -> Iterator[None]:
     try:
         yield
     except aiohttp.ClientConnectorError as error:
+        if error.errno in _OUR_LIMITS:
+            raise Unavailable(
+                "the gateway has no sockets left (raise its limit of open files)",
+                code="no_sockets",
+                retry_after=_RETRY_AFTER_S,
+            ) from error
         raise EngineFailed("no connection to the engine", code="engine_unreachable") from error
     except aiohttp.ConnectionTimeoutError as error:
-        raise EngineTooSlow("connecting to the engine took too long", code="engine_unreachable") from error
+        raise EngineTooSlow("connecting to the engine took too long", code="connect_timeout") from error
     except (aiohttp.ClientError, ConnectionError) as error:
         raise EngineFailed(died, code="engine_died") from error
 
@@ -188,9 +206,9 @@ class EngineClient:
                 response.status,
                 _printable(response.headers.get("Content-Type", "")),
                 _printable(response.headers.get("Retry-After", "")) or None,
+                first_event_by,
                 response,
                 deadline,
-                first_event_by,
             )
         finally:
             # A finished connection goes back to the pool; an unfinished one is closed, and its work aborted.
@@ -209,6 +227,8 @@ class EngineClient:
                 return answer.status == 200
         except TimeoutError:
             return None
+        except aiohttp.ClientConnectorError as error:
+            return None if error.errno in _OUR_LIMITS else False
         except (aiohttp.ClientError, ConnectionError):
             return False
 

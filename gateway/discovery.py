@@ -105,11 +105,23 @@ class Discovery:
                     continue
                 for base in self.engines_of(entry):
                     url = urlsplit(base)
-                    engine = Engine(url.netloc, base, pool_name, pool.depth, pool.api_key)
-                    if found.setdefault((url.hostname, _port(url)), engine) is not engine:
+                    place = url.hostname, _port(url)
+                    # Always with its port, so that no two engines have one name, and none the embedded one's.
+                    name = f"{url.netloc.removesuffix(f':{place[1]}')}:{place[1]}"
+                    engine = Engine(name, base, pool_name, pool.depth, pool.api_key)
+                    if found.setdefault(place, engine) is not engine:
                         doubles.add((entry, base))
         self._tell(frozenset(doubles))
         return tuple(found.values())
+
+    def pending(self) -> frozenset[str]:
+        """Return the pools with a name that has not been answered for yet."""
+        return frozenset(
+            pool_name
+            for pool_name, pool in self._config.pools.items()
+            for entry in pool.engines
+            if (name := self._names.get(entry)) and not (name.failing or name.addresses.known)
+        )
 
     async def run(self) -> None:
         """Resolve the names watched, every `polling.resolve_s` of the configuration, until cancelled."""
@@ -148,6 +160,7 @@ class Discovery:
                 lookup.cancel()
 
     def _answered(self, name: _Name, answer: frozenset[str] | None, trouble: str) -> None:
+        before, pending = name.addresses.current, self.pending()
         failing = not answer
         if failing != name.failing:
             name.failing = failing
@@ -155,9 +168,8 @@ class Discovery:
                 log.warning("%s cannot be resolved: %s", name.url.netloc, trouble or "it has no addresses")
             else:
                 log.info("%s can be resolved again", name.url.netloc)
-        before = name.addresses.current
         name.addresses = name.addresses.after(answer)
-        if name.addresses.current != before:
+        if name.addresses.current != before or self.pending() != pending:
             self._on_change()
 
     def _tell(self, doubles: frozenset[tuple[str, str]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import re
 import time
 from contextlib import asynccontextmanager, contextmanager
@@ -35,6 +36,7 @@ log = logging.getLogger("gateway.access")
 
 CLIENT_LEFT = 499
 
+_NO_ENGINE = Refusal(Shed.NO_ENGINE, RETRY_AFTER_S)
 _REMOTE_URL = re.compile(rb"https?://([A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[!-~]*)?")
 _REMOTE_URL_BYTES = 2048
 # Why a request gets no place on an engine: the error's code, and what would be right.
@@ -116,6 +118,7 @@ class Dispatcher:
         self._state.open += 1
         try:
             if self._state.draining:
+                self._metrics.shed("", "shutting_down")
                 raise Unavailable(
                     "the gateway is shutting down; retry, and another takes the request",
                     code="shutting_down",
@@ -227,11 +230,13 @@ class Dispatcher:
         deadline = 0.0
         failed: AttemptFailed | None = None
         for attempts in itertools.count(1):
-            with await self._admit(call, route, queue, failed) as lease:
+            with await self._admit(call, route, queue, deadline, failed) as lease:
                 call.lease = lease
-                call.waited_s += lease.waited_s
                 self._metrics.chosen(route, lease.depth)
-                deadline = deadline or now() + job.timeouts.total_s
+                if failed:
+                    self._metrics.retried(route, failed.failure)
+                else:
+                    deadline = now() + job.timeouts.total_s
                 try:
                     async with attempt(self._client, job, lease, call.outturn, deadline) as reply:
                         yield reply
@@ -239,36 +244,33 @@ class Dispatcher:
                 except AttemptFailed as error:
                     failed = error
                     state.blame(lease, failed.failure)
-            if not state.may_retry(failed.failure, attempts=attempts, seconds_left=deadline - now()):
+            left = deadline - now()
+            elsewhere = state.choose(route, lease.engine.name).reason is not Fitness.DOWN
+            if not elsewhere or not state.may_retry(failed.failure, attempts=attempts, seconds_left=left):
                 raise failed.error
-            self._metrics.retried(route, failed.failure)
 
-    async def _admit(self, call: Call, route: str, queue: Queue, failed: AttemptFailed | None) -> Lease:
+    async def _admit(
+        self, call: Call, route: str, queue: Queue, deadline: float, failed: AttemptFailed | None
+    ) -> Lease:
         """Take a place on an engine, waiting for one if need be; `failed` is how an earlier attempt ended."""
-        state = self._state
+        state, now = self._state, asyncio.get_running_loop().time
         avoid = call.lease.engine.name if failed and call.lease else None
         with self._timed("choose"):
             taken = state.take(route, avoid)
         if isinstance(taken, Lease):
             return taken
-        if failed and taken.reason is Fitness.DOWN:
-            raise failed.error
-        refused = admission.refusal(
-            waiting=state.waiting(route),
-            # One that has been taken in is not refused again.
-            max_waiting=state.waiting(route) + 1 if failed else queue.max_waiting,
-            max_wait_s=queue.max_wait_s,
-            per_s=None if failed else state.queue_speed(route),
-            up=taken.reason is not Fitness.DOWN,
-        )
-        if refused:
-            raise self._shed(route, queue, refused)
+        if taken.reason is Fitness.DOWN:
+            raise failed.error if failed else self._shed(route, queue, _NO_ENGINE)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = state.wait(
             route, lambda: None if turn.done() else turn.set_result(None), avoid, first=failed is not None
         )
+        started = now()
         try:
-            async with asyncio.timeout(queue.max_wait_s):
+            # One that has been taken in is not refused again.
+            if not turn.done() and failed is None and (refused := self._refusal(route, queue)):
+                raise self._shed(route, queue, refused)
+            async with asyncio.timeout_at(min(started + queue.max_wait_s, deadline or math.inf)):
                 await turn
         except TimeoutError:
             pass
@@ -277,13 +279,14 @@ class Dispatcher:
                 waiter.lease.release()
             raise
         finally:
+            call.waited_s += now() - started
             state.leave(waiter)
         if waiter.lease:
             return waiter.lease
         if failed:
             raise failed.error
-        if turn.done() and not turn.cancelled():  # the route has been taken out of the configuration
-            raise self._shed(route, queue, Refusal(Shed.NO_ENGINE, RETRY_AFTER_S))
+        if not turn.cancelled():  # woken without a place: the route has been taken out of the configuration
+            raise self._shed(route, queue, _NO_ENGINE)
         refused = admission.timed_out(
             waiting=state.waiting(route),
             max_waiting=queue.max_waiting,
@@ -291,6 +294,15 @@ class Dispatcher:
             per_s=state.queue_speed(route),
         )
         raise self._shed(route, queue, refused)
+
+    def _refusal(self, route: str, queue: Queue) -> Refusal | None:
+        """Whether who has just joined a queue had better not wait."""
+        return admission.refusal(
+            waiting=self._state.waiting(route) - 1,
+            max_waiting=queue.max_waiting,
+            max_wait_s=queue.max_wait_s,
+            per_s=self._state.queue_speed(route),
+        )
 
     def _shed(self, route: str, queue: Queue, refused: Refusal) -> Unavailable:
         code, message = _SHED[refused.reason]
@@ -309,7 +321,7 @@ class Dispatcher:
             pool=engine.pool if engine else "",
             code=call.code,
             seconds=seconds,
-            waited_s=call.waited_s if engine else None,
+            waited_s=call.waited_s if engine or call.waited_s else None,
             first_token_s=first_token_at - call.started if first_token_at else None,
             usage=usage,
         )

@@ -25,6 +25,8 @@ class Fleet:
         config: the configuration.
         routes: names in its order; everything by index follows it.
         tables: by pool.
+        serves: by pool, then by route, whether the route may use it.
+        profiled: every route has its profile.
         rules: the breakers'.
         sorting: how requests are sorted into the routes.
         notes: what an operator should know of the profiles: what they lack, or were measured on instead.
@@ -33,6 +35,8 @@ class Fleet:
     config: Config
     routes: tuple[str, ...]
     tables: Mapping[str, Table]
+    serves: Mapping[str, tuple[bool, ...]]
+    profiled: bool
     rules: Rules
     sorting: SortRules
     notes: tuple[str, ...]
@@ -52,7 +56,19 @@ class Fleet:
         }
         breaker = config.breaker
         rules = Rules(breaker.failures, breaker.open_s, breaker.probes)
-        return cls(config, tuple(config.routes), tables, rules, sort_rules(config), tuple(_notes(config)))
+        return cls(
+            config=config,
+            routes=tuple(config.routes),
+            tables=tables,
+            serves={
+                name: tuple(name in config.pools_of(route) for route in config.routes)
+                for name in config.pools
+            },
+            profiled=all(curves.values()),
+            rules=rules,
+            sorting=sort_rules(config),
+            notes=tuple(_notes(config)),
+        )
 
     def rule(self, route: str) -> str:
         """Return what the route's choice goes by: `profile`, `schedule`, or `load` where it has neither."""
@@ -86,7 +102,10 @@ def _curves(config: Config, route: str) -> Mapping[str, Curve]:
     pools = config.pools_of(route)
     if profile is None or not all(pool in profile.pools for pool in pools):
         return {}
-    return {pool: Curve(profile.pools[pool]) for pool in pools}
+    return {
+        pool: Curve(profile.pools[pool], [first for first, _, _ in config.pools[pool].ranges[1:]])
+        for pool in pools
+    }
 
 
 def _crossover(config: Config, route: str, name: str, curves: Mapping[str, Curve]) -> Crossover:

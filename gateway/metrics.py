@@ -109,7 +109,9 @@ class Metrics:
             ["route", "pool"],
         )
         self._queued = self._histogram(
-            "queue_seconds", "Time in the queue, 0 for who need not wait", ["route", "pool"]
+            "queue_seconds",
+            "Time in the queue: 0 for who need not wait, no pool for who waited in vain",
+            ["route", "pool"],
         )
         self._overhead = self._histogram(
             "overhead_seconds", "Time the gateway itself took", ["stage"], _OVERHEADS
@@ -169,7 +171,7 @@ class Metrics:
             pool: the pool of the engine that had it last.
             code: the status it ended with; 499 where the client left.
             seconds: from receipt to the end.
-            waited_s: in the queue; None where it never had an engine.
+            waited_s: in the queue; None where it neither waited nor had an engine.
             first_token_s: until the first output of a stream.
             usage: token counts, where the answer told them.
         """

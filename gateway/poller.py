@@ -92,10 +92,10 @@ class Poller:
 
     async def run(self) -> None:
         """Poll the engines the state has, and those it gets, until cancelled."""
-        watches: dict[tuple[str, str], tuple[_Watch, asyncio.Task[None]]] = {}
+        watches: dict[tuple[str, str, str], tuple[_Watch, asyncio.Task[None]]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
-                engines = {(engine.name, engine.url): engine for engine in self._state.engines()}
+                engines = {(engine.name, engine.url, engine.pool): engine for engine in self._state.engines()}
                 for key in watches.keys() - engines.keys():
                     watches.pop(key)[1].cancel()
                 for key, engine in engines.items():
@@ -104,6 +104,7 @@ class Poller:
                     else:
                         watch = _Watch(engine)
                         watches[key] = watch, tasks.create_task(self._watch(watch))
+                self._state.replan()
                 await asyncio.sleep(min(_FOLLOW_S, self._scrape_s))
 
     @property

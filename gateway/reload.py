@@ -11,7 +11,7 @@ from gateway.config import load, require_safe
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from gateway.config import Config
@@ -32,7 +32,7 @@ class Reloader:
         self,
         path: Path,
         config: Config,
-        apply: Callable[[Config], None],
+        apply: Callable[[Config], Awaitable[None]],
         reloaded: Callable[[bool], None],
     ) -> None:
         """Watch a file.
@@ -66,19 +66,25 @@ class Reloader:
             if self._asked.is_set() or fingerprint != self._seen:
                 self._asked.clear()
                 self._seen = fingerprint
-                self._reload()
+                await self._reload()
 
-    def _reload(self) -> None:
+    async def _reload(self) -> None:
         try:
-            config = load(self._path)
+            config = await asyncio.to_thread(load, self._path)
             require_safe(config, self._path)
-            self._apply(config)
+            await self._apply(config)
         except ConfigError as error:
             self._reloaded(False)
             for problem in error.problems:
                 log.error("the changed configuration is not taken over: %s", problem)
             return
+        except Exception:  # a fault of ours, which must not end the watch
+            self._reloaded(False)
+            log.exception("the changed configuration is not taken over")
+            return
         self._config = config
+        # It may name other profiles than the one before.
+        self._seen = await asyncio.to_thread(self._fingerprint)
         self._reloaded(True)
         log.info("configuration %s has been taken over", self._path)
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gateway.policy.admission import MeanTokens, QueueSpeed, Turns, idle, next_turn
-from gateway.policy.balance import Choice, EngineView, Fitness, choose
+from gateway.policy.balance import WARM_S, Choice, EngineView, Fitness, choose
 from gateway.policy.breaker import Breaker, Outcome, Phase
 from gateway.policy.drift import Drift
+from gateway.policy.plan import Plan, Pool, replanned
 from gateway.policy.retry import Budget, Failure, blame, may_retry
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Lease:
 
     Attributes:
         engine: where.
+        begun: when, on the state's clock.
         depth: the depth it runs at under the load the request made.
         waited_s: seconds in the queue.
         on_lost: called when the engine is found hung or gone.
@@ -103,8 +105,8 @@ class Lease:
         self.waited_s = waited_s
         self.on_lost: Callable[[], None] | None = None
         slot.leases.add(self)
-        self._begun = state._clock()
-        slot.tried(self._begun)
+        self.begun = state._clock()
+        slot.tried(self.begun)
         state._changed(slot, route, +1)
         self.depth = state.fleet.depth(slot.engine.pool, slot.view.load)
 
@@ -114,7 +116,7 @@ class Lease:
 
     def outcome(self, outcome: Outcome) -> None:
         """Feed the engine's breaker with what its work says of it."""
-        self._state._judge(self._slot, outcome, self._begun)
+        self._state._judge(self._slot, outcome, self.begun)
 
     def release(self) -> None:
         """Give the place back."""
@@ -149,6 +151,7 @@ class _Slot:
         self.breaker = Breaker()
         self.rests_until = self.back_since = self.heard_at = self.succeeded_at = -math.inf
         self.refused_at: float | None = None
+        self.erring_since: float | None = None
         self.trials = 0
         self.view = EngineView(engine)
 
@@ -165,7 +168,7 @@ class _Slot:
 
     def worked(self, now: float, begun: float) -> bool:
         """Note an answer to a request that was sent to it at `begun`; tell whether it takes work again."""
-        self.succeeded_at = now
+        self.succeeded_at, self.erring_since = now, None
         if self.refused_at is None or begun <= self.refused_at:
             return False
         self.refused_at, self.rests_until = None, -math.inf
@@ -194,7 +197,12 @@ class State:
     """
 
     def __init__(
-        self, fleet: Fleet, engines: Iterable[Engine], clock: Callable[[], float], rng: Random
+        self,
+        fleet: Fleet,
+        engines: Iterable[Engine],
+        clock: Callable[[], float],
+        rng: Random,
+        pending: Iterable[str] = (),
     ) -> None:
         """Start with a fleet.
 
@@ -203,6 +211,7 @@ class State:
             engines: those known by now.
             clock: returns the time in seconds; any that never goes back.
             rng: decides between equal engines.
+            pending: pools of which more may be known in a moment.
         """
         self.fleet = fleet
         self.closing = self.draining = False
@@ -219,31 +228,46 @@ class State:
         self._turns = Turns()
         self._waiting = 0
         self._budget = Budget(fleet.config.retry.budget)
-        self.configure(fleet, engines)
+        self._plan: Plan | None = None
+        self._plan_engines: Counter[str] = Counter()
+        self._plan_share = 1.0
+        self.configure(fleet, engines, pending)
 
     # --- the fleet
 
-    def configure(self, fleet: Fleet, engines: Iterable[Engine]) -> None:
-        """Take over a fleet: leases are kept, engines no longer listed get no more work and go when idle."""
+    def configure(self, fleet: Fleet, engines: Iterable[Engine], pending: Iterable[str] = ()) -> None:
+        """Take over a fleet: leases are kept, engines no longer listed get no more work and go when idle.
+
+        Args:
+            fleet: what is configured.
+            engines: those known by now.
+            pending: pools of which more may be known in a moment.
+        """
         self.fleet = fleet
+        self._plan = None
         self._budget = replace(self._budget, share=fleet.config.retry.budget)
         for route in set(self._queues) - set(fleet.routes):
             for waiter in self._queues.pop(route):
                 self._waiting -= 1
                 waiter.wake()
+            del self._speeds[route], self._means[route], self._by_route[route]
+            self._turns = idle(self._turns, route)
         for route in fleet.routes:
             self._queues.setdefault(route, deque())
             self._speeds.setdefault(route, QueueSpeed())
             self._means.setdefault(route, MeanTokens())
-        self.set_engines(engines)
+        self.set_engines(engines, pending)
 
-    def set_engines(self, engines: Iterable[Engine]) -> None:
+    def set_engines(self, engines: Iterable[Engine], pending: Iterable[str] = ()) -> None:
         """Take over the list of engines alone; see configure."""
+        self._pending = frozenset(pending)
         wanted = {engine.name: engine for engine in engines}
         for name, engine in wanted.items():
             slot = self._slots.get(name)
-            if slot is None or slot.engine.url != engine.url:
+            if slot is None or (slot.engine.url, slot.engine.pool) != (engine.url, engine.pool):
                 slot = self._slots[name] = _Slot(engine)
+            if slot.leaving:
+                slot.back_since = self._clock()
             slot.engine, slot.leaving = engine, False
         for name, slot in list(self._slots.items()):
             if name not in wanted:
@@ -268,14 +292,12 @@ class State:
         if route not in self._queues:
             return Choice(None, Fitness.DOWN, (), 0)
         now = self._clock()
-        choice = choose(
-            [slot.view for slot in self._by_route[route]],
-            self.fleet.routes.index(route),
-            now=now,
-            rules=self.fleet.rules,
-            rng=self._rng,
-            avoid=avoid,
-        )
+        planned = self._planned(route) if self._plan and self._plan.targets else ()
+        choice = self._choose(planned, route, now, avoid)
+        if choice.view is None:
+            choice = self._choose(self._by_route[route], route, now, avoid)
+        if choice.reason is Fitness.DOWN and not self._pending.isdisjoint(self.fleet.config.pools_of(route)):
+            choice = replace(choice, reason=Fitness.RESTING)
         if log.isEnabledFor(logging.DEBUG):
             chosen = choice.view.engine.name if choice.view else choice.reason
             fields = {
@@ -286,12 +308,17 @@ class State:
             log.debug("choice", extra={"fields": fields})
         return choice
 
+    def _choose(self, slots: Iterable[_Slot], route: str, now: float, avoid: str | None) -> Choice:
+        views = [slot.view for slot in slots]
+        index = self.fleet.routes.index(route)
+        return choose(views, index, now=now, rules=self.fleet.rules, rng=self._rng, avoid=avoid)
+
     def take(self, route: str, avoid: str | None = None) -> Lease | Choice:
         """Take a place at once; where none may be had, or others wait already, tell why."""
         choice = self.choose(route, avoid)
         if choice.view is None:
             return choice
-        if self._waiting:
+        if self._waiting:  # who came first is served first
             return replace(choice, view=None, reason=Fitness.HELD)
         return Lease(self, self._slots[choice.view.engine.name], route, 0.0)
 
@@ -320,6 +347,7 @@ class State:
         if queue and waiter in queue:
             queue.remove(waiter)
             self._left_queue(waiter.route)
+            self.pump()
 
     def waiting(self, route: str) -> int:
         """Return how many requests of a route wait."""
@@ -327,32 +355,82 @@ class State:
 
     def queue_speed(self, route: str) -> float | None:
         """Return how many waiting requests of a route get their turn per second; None while unknown."""
-        return self._speeds[route].per_s(self._clock())
+        speed = self._speeds.get(route)
+        return speed.per_s(self._clock()) if speed else None
 
     def pump(self) -> None:
         """Give free places to waiting requests, route by route in turn."""
         while self._waiting:
-            choices = {
-                route: choice
-                for route, queue in self._queues.items()
-                if queue and (choice := self.choose(route, queue[0].avoid)).view
-            }
-            if not choices:
+            heads = {route: head for route in self._queues if (head := self._placeable(route))}
+            if not heads:
                 return
-            costs = {route: self._means[route].tokens for route in choices}
+            costs = {route: self._means[route].tokens for route in heads}
             route, self._turns = next_turn(self._turns, costs, _QUANTUM)
-            waiter = self._queues[route].popleft()
+            waiter, engine = heads[route]
+            self._queues[route].remove(waiter)
             now = self._clock()
             self._speeds[route] = self._speeds[route].started(now)
             self._left_queue(route)
-            view = choices[route].view
-            assert view is not None  # noqa: S101 - chosen above
-            waiter.lease = Lease(self, self._slots[view.engine.name], route, now - waiter.since)
+            waiter.lease = Lease(self, self._slots[engine], route, now - waiter.since)
             waiter.wake()
+
+    def _placeable(self, route: str) -> tuple[Waiter, str] | None:
+        """The first in a route's queue that finds room, and where: a retry avoids what others need not."""
+        tried = set()
+        for waiter in self._queues[route]:
+            if waiter.avoid in tried:
+                continue
+            tried.add(waiter.avoid)
+            if view := self.choose(route, waiter.avoid).view:
+                return waiter, view.engine.name
+            if None in tried:
+                break
+        return None
+
+    def replan(self) -> None:
+        """Look whether the present requests had better be split on purpose; see policy.plan. Cheap; often."""
+        fleet = self.fleet
+        up: Counter[str] = Counter(slot.engine.pool for slot in self._slots.values() if slot.view.up)
+        before = self._plan
+        last = before if up == self._plan_engines else None
+        self._plan_engines = up
+        ours = self._in_flight.total()
+        foreign = sum(slot.foreign for slot in self._slots.values() if slot.view.up)
+        self._plan_share = ours / (ours + foreign) if ours else 1.0
+        population = [
+            round((self._in_flight[route] + len(self._queues[route])) / self._plan_share)
+            for route in fleet.routes
+        ]
+        pools = {name: Pool(fleet.tables[name], count, fleet.serves[name]) for name, count in up.items()}
+        self._plan = replanned(last, population, pools) if fleet.profiled else None
+        if self._plan is not before and (before or (self._plan and self._plan.targets)):
+            parts = self._plan.targets if self._plan else {}
+            told = {pool: [round(count) for count in part] for pool, part in parts.items()}
+            log.info("routes are kept apart: %s", told) if told else log.info("routes are kept apart no more")
+            for slot in self._slots.values():
+                self._refresh(slot)
+            self.pump()
+
+    def _planned(self, route: str) -> list[_Slot]:
+        """The engines of the pool in which a route is furthest below its part of the plan, if there is one.
+
+        A plan knows better than a peak which load its engines are to have.
+        """
+        parts = self._plan.targets if self._plan else {}
+        index = self.fleet.routes.index(route)
+        have: Counter[str] = Counter()
+        for slot in self._by_route[route]:
+            have[slot.engine.pool] += slot.own[route]
+        lacking = {
+            pool: part[index] * self._plan_share - have[pool] for pool, part in parts.items() if part[index]
+        }
+        pool = max(lacking, key=lacking.__getitem__, default="")
+        return [slot for slot in self._by_route[route] if slot.engine.pool == pool]
 
     def answered(self, route: str, tokens: int) -> None:
         """Note the length of an answer, by which routes share places."""
-        self._means[route] = self._means[route].after(tokens)
+        if mean := self._means.get(route):
+            self._means[route] = mean.after(tokens)
 
     # --- what is learned of engines
 
@@ -393,10 +471,13 @@ class State:
             self._refresh(slot)
         if failure is Failure.UNREACHABLE and self.mark(slot.engine.name, up=False):
             log.warning("engine %s is down: no connection to it", slot.engine.name)
-        # An engine that answers 500 alone, while others succeed, has not been given bad requests.
-        agree = slot.answers is False or any(
-            other.succeeded_at > slot.succeeded_at for other in self._slots.values()
-        )
+        if failure is Failure.ERROR and slot.erring_since is None:
+            slot.erring_since = self._clock()
+        # An engine that answers 500 again and again, while others succeed at the like, was not just given bad
+        # requests.
+        others = (other for other in self._by_route.get(lease.route, ()) if other is not slot)
+        since = slot.erring_since if slot.erring_since is not None else math.inf
+        agree = slot.answers is False or any(other.succeeded_at > since for other in others)
         lease.outcome(blame(failure, others_agree=agree))
 
     def _judge(self, slot: _Slot, outcome: Outcome, begun: float) -> None:
@@ -415,11 +496,16 @@ class State:
 
     def read(self, name: str, reading: Reading) -> None:
         """Take over a reading of an engine's metrics."""
+        polling = self.fleet.config.polling
         slot = self._slots.get(name)
         if slot is None:
             return
         last, slot.reading = slot.reading, reading
-        if last and reading.at > last.at and reading.generation_tokens >= last.generation_tokens:
+        if last and reading.awake and not last.awake:
+            slot.back_since = self._clock()
+        # Across a gap nobody knows what load it had.
+        near = last and last.at < reading.at <= last.at + max(polling.stale_s, 2 * polling.scrape_s)
+        if last and near and reading.generation_tokens >= last.generation_tokens:
             before = slot.drift.off
             slot.drift = slot.drift.after(
                 reading.generation_tokens - last.generation_tokens,
@@ -458,7 +544,6 @@ class State:
             failure,
             attempts=attempts,
             per_request=self.fleet.config.retry.per_request,
-            begun=False,
             seconds_left=seconds_left,
             budget=self._budget,
             now=self._clock(),
@@ -479,7 +564,7 @@ class State:
             route: RouteStatus(
                 self._in_flight[route],
                 len(self._queues[route]),
-                now - self._queues[route][0].since if self._queues[route] else 0.0,
+                now - min((waiter.since for waiter in self._queues[route]), default=now),
                 self._means[route].tokens,
             )
             for route in self.fleet.routes
@@ -527,6 +612,15 @@ class State:
             self._turns = idle(self._turns, route)
             self._speeds[route] = self._speeds[route].emptied(self._clock())
 
+    def _fresh(self, slot: _Slot) -> int:
+        """Requests sent since an engine came back or its breaker moved; older ones tell nothing of it now."""
+        since = slot.back_since
+        if slot.breaker.phase is not Phase.CLOSED:
+            since = max(since, slot.breaker.since)
+        elif self._clock() - since > WARM_S:
+            return 0
+        return sum(lease.begun >= since for lease in slot.leases)
+
     def _refresh(self, slot: _Slot) -> None:
         """Work out an engine's view anew."""
         own = tuple(slot.own[route] for route in self.fleet.routes)
@@ -535,8 +629,14 @@ class State:
         if table is None:  # its pool has been taken out of the configuration
             slot.view = replace(slot.view, up=False, own=own, ours=ours, load=ours + slot.foreign)
             return
-        mix = [self._in_flight[route] for route in self.fleet.routes]
+        pool = slot.engine.pool
+        mix = [
+            self._in_flight[route] if pool in self.fleet.config.pools_of(route) else 0
+            for route in self.fleet.routes
+        ]
         appraisal = table.appraise(own, slot.foreign, mix)
+        planned = math.ceil(self._plan.loads.get(pool, 0)) if self._plan else 0
+        cap = max(appraisal.cap, planned)
         awake = slot.reading is None or slot.reading.awake
         slot.view = EngineView(
             engine=slot.engine,
@@ -544,10 +644,11 @@ class State:
             known=slot.answers is not None or slot.leaving,
             own=own,
             ours=ours,
+            fresh=self._fresh(slot),
             load=ours + slot.foreign,
             gains=appraisal.gains,
-            cap=appraisal.cap,
-            share=math.ceil(appraisal.cap / self.fleet.config.server.replicas),
+            cap=cap,
+            share=math.ceil(cap / self.fleet.config.server.replicas),
             breaker=slot.breaker,
             rests_until=slot.rests_until,
             back_since=slot.back_since,

@@ -54,10 +54,18 @@ class Tried:
         self.failure: Failure | None = None
         self.code: str | None = None
         self.phase = Phase.CLOSED
+        self.in_flight_at_the_end: int | None = None
         self.outturn = Outturn()
 
 
-async def tried(behave: Any, *, stream: bool = True, strip_usage: bool = False, lose: bool = False) -> Tried:
+async def tried(
+    behave: Any,
+    *,
+    stream: bool = True,
+    strip_usage: bool = False,
+    lose: bool = False,
+    timeouts: Timeouts = TIMEOUTS,
+) -> Tried:
     fake, result = FakeEngine(behave), Tried()
     async with served(fake) as url, EngineClient() as client:
         engine = Engine("e", url, "p", 0)
@@ -69,13 +77,14 @@ async def tried(behave: Any, *, stream: bool = True, strip_usage: bool = False, 
         assert isinstance(lease, Lease)
         if lose:
             asyncio.get_running_loop().call_later(0, lambda: lose_when_running(state, fake))
-        job = Job("/v1/chat/completions", "id", b"{}", stream, strip_usage, TIMEOUTS)
+        job = Job("/v1/chat/completions", "id", b"{}", stream, strip_usage, timeouts)
         deadline = asyncio.get_running_loop().time() + 20
         with lease:
             try:
                 async with attempt(client, job, lease, result.outturn, deadline) as reply:
                     result.status = reply.status
                     result.body = b"".join([part async for part in reply.chunks])
+                    result.in_flight_at_the_end = state.snapshot().routes["text"].in_flight
             except AttemptFailed as failed:
                 result.failure, result.code = failed.failure, failed.error.code
         result.phase = state.snapshot().engines[0].phase
@@ -96,7 +105,7 @@ def lose_when_running(state: State, fake: FakeEngine) -> None:
         (status(500), Failure.ERROR, "engine_error"),
         (status(502), Failure.BAD_GATEWAY, "engine_error"),
         (status(503), Failure.BUSY, "engine_busy"),
-        (status(504), Failure.GATEWAY_TIMEOUT, "engine_error"),
+        (status(504), Failure.GATEWAY_TIMEOUT, "engine_slow"),
         (status(401), Failure.KEY, "engine_key"),
         (status(302), Failure.GARBAGE, "engine_error"),
         (status(200, "no completion"), Failure.GARBAGE, "engine_garbage"),
@@ -147,6 +156,37 @@ async def test_a_clients_own_mistake_says_nothing_of_the_engine() -> None:
     result = await tried(status(400))
     assert (result.status, result.phase) == (400, Phase.CLOSED)
     assert json.loads(result.body)["error"]["message"] == "told"
+
+
+async def test_a_slow_reader_keeps_no_engines_place() -> None:
+    for stream in (True, False):
+        result = await tried(events(chunk("one"), "[DONE]") if stream else None, stream=stream)
+        assert result.in_flight_at_the_end == 0
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_comments_that_keep_a_connection_alive_are_no_sign_of_work(begun: bool) -> None:
+    async def ping(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        if begun:
+            await send.event(chunk("one"))
+        while True:
+            await send.body(b": ping\n\n")
+            await asyncio.sleep(0.01)
+
+    result = await tried(ping, timeouts=Timeouts(first_event_s=0.2, idle_s=0.2, total_s=20))
+    if begun:
+        assert json.loads(result.body.split(b"data: ")[-1])["error"]["code"] == "engine_idle"
+    else:
+        assert (result.failure, result.code) == (Failure.SLOW, "engine_idle")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_streams_error_that_the_request_is_to_blame_for_is_passed_on(begun: bool) -> None:
+    error = {"error": {"message": "too long", "code": 400}}
+    result = await tried(events(*([chunk("one")] if begun else []), error, "[DONE]"))
+    assert b"too long" in result.body
+    assert (result.outturn.failed, result.phase) == (400, Phase.CLOSED)
 
 
 @pytest.mark.parametrize("strip", [True, False])

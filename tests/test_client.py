@@ -1,11 +1,12 @@
 import asyncio
+import errno
 import socket
 from typing import Any
 
 import pytest
 
 from gateway.client import Answer, EngineClient
-from gateway.errors import EngineFailed, EngineTooSlow
+from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
 from gateway.model import Engine
 from tests.support import FakeEngine, _Sender, hang, served, until
 
@@ -71,8 +72,9 @@ async def test_waits_are_bounded_and_say_which_bound() -> None:
 
 
 async def _exhaust(answer: Answer, idle_s: float) -> None:
-    async for _ in answer.chunks(idle_s=idle_s):
-        pass
+    until = answer.first_event_by
+    while await answer.more(until):
+        until = asyncio.get_running_loop().time() + idle_s
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -116,7 +118,19 @@ async def test_a_host_that_takes_no_connection_is_too_slow() -> None:
                 await post(client, f"http://127.0.0.1:{address[1]}", connect_s=0.1)
         for connection in waiting:
             connection.close()
-    assert late.value.code == "engine_unreachable"
+    assert late.value.code == "connect_timeout"
+
+
+async def test_want_of_sockets_is_not_the_engines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none_left(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("aiohttp.connector.aiohappyeyeballs.start_connection", none_left)
+    async with EngineClient() as client:
+        with pytest.raises(Unavailable) as refused:
+            await post(client, "http://127.0.0.1:9")
+        assert refused.value.code == "no_sockets"
+        assert await client.healthy(Engine("e", "http://127.0.0.1:9", "p", 0), 5) is None
 
 
 async def test_leaving_early_aborts_the_engines_work() -> None:

@@ -81,7 +81,7 @@ async def test_engines_by_url_are_known_without_a_resolver() -> None:
     )
     assert discovery.engines("http://127.0.0.1:5") == (
         Engine("x:8000", "http://x:8000", "a", 0, "k-a"),
-        Engine("y", "https://y", "a", 0, "k-a"),
+        Engine("y:443", "https://y", "a", 0, "k-a"),
         Engine("embedded", "http://127.0.0.1:5", "b", 0),
     )
     assert len(discovery.engines()) == 2
@@ -197,7 +197,7 @@ async def test_an_address_that_two_pools_name_belongs_to_the_first_and_is_told_o
             lambda: discovery.engines_of("dns+http://deep:80") and discovery.engines_of("dns+http://plain:80")
         )
         for _ in range(3):
-            assert [(engine.name, engine.pool) for engine in discovery.engines()] == [("10.0.0.1", "a")]
+            assert [(engine.name, engine.pool) for engine in discovery.engines()] == [("10.0.0.1:80", "a")]
     assert [record.getMessage() for record in caplog.records] == [
         "dns+http://deep:80 yields http://10.0.0.1:80, which is an engine already; it is counted once",
         "dns+http://plain:80 yields http://10.0.0.1:80, which is an engine already; it is counted once",
@@ -225,3 +225,15 @@ async def test_an_engine_with_two_families_of_addresses_is_one_engine(
 
 async def test_the_systems_resolver_is_asked() -> None:
     assert await addresses_of("localhost", 80) <= {"127.0.0.1", "::1"}
+
+
+async def test_pools_are_pending_until_their_names_are_answered_for(caplog: pytest.LogCaptureFixture) -> None:
+    resolver = Resolver(deep="10.0.0.1")
+    settings = config(a="dns+http://deep:80", b="http://x:80", c="dns+http://nowhere:80")
+    changes = Changes()
+    discovery = Discovery(settings, changes, Random(1), resolver)
+    assert discovery.pending() == {"a", "c"}
+    async with running(resolver, settings) as discovery:
+        await until(lambda: not discovery.pending())
+        assert discovery.engines_of("dns+http://deep:80")
+    assert "nowhere" in caplog.text

@@ -474,12 +474,11 @@ class TestRetries:
         async with fleet(2) as served_fleet:
             bad, good = served_fleet.engines
             bad.behave = behave
-            for _ in range(6):
+            while not bad.bodies:
                 reply = await served_fleet.http.post(CHAT, json=chat(stream=stream))
                 assert reply.status_code == 200, reply.text
                 assert "hello" in reply.text
-            assert 1 <= len(bad.bodies) <= 6
-            assert len(good.bodies) == 6
+            assert len(good.bodies) >= 1
             page = (await served_fleet.http.get("/metrics")).text
             assert f'ocr_gateway_retries_total{{reason="{reason}",route="text"}}' in page
 
@@ -514,6 +513,31 @@ class TestRetries:
             reply = await served_fleet.http.post(CHAT, json=chat())
             assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_busy")
             assert sum(served_fleet.took()) == 1
+
+    async def test_a_retry_does_not_outlast_its_requests_time(self) -> None:
+        timeouts = "{connect_s: 2, first_event_s: 5, idle_s: 5, total_s: 0.4}"
+        async with fleet(
+            2, f"routes: {{text: {{timeouts: {timeouts}}}, table: {{}}}}", max_load=1
+        ) as served_fleet:
+            first, second = served_fleet.engines
+            first.behave = second.behave = hang
+            waiting = asyncio.create_task(served_fleet.http.post(CHAT, json=chat("Table Recognition:")))
+            await until(lambda: sum(engine.running for engine in served_fleet.engines) == 1)
+            busy, free = (first, second) if first.running else (second, first)
+            free.behave = failing(502)
+            reply = await served_fleet.http.post(CHAT, json=chat())
+            assert (reply.status_code, reply.json()["error"]["code"]) == (502, "engine_error")
+            assert len(busy.bodies) == 1
+            waiting.cancel()
+
+    async def test_where_there_is_no_other_engine_nothing_is_retried_or_paid_for(self) -> None:
+        async with fleet(1) as served_fleet:
+            served_fleet.engines[0].behave = failing(502)
+            for _ in range(3):
+                await served_fleet.http.post(CHAT, json=chat())
+            page = (await served_fleet.http.get("/metrics")).text
+            assert "ocr_gateway_retries_total{" not in page
+            assert "ocr_gateway_retry_budget_remaining 100.0" in page
 
     async def test_a_hung_engine_loses_no_request_that_waits_for_its_first_byte(self) -> None:
         async with fleet(2) as served_fleet:
@@ -597,6 +621,17 @@ class TestQueue:
             assert 'ocr_gateway_waiting{route="text"} 1.0' in page
             await self.leave(tasks)
 
+    async def test_where_nobody_may_wait_a_free_engine_is_still_used(self) -> None:
+        settings = "routes: {text: {}, table: {queue: {max_waiting: 0}}}"
+        async with fleet(1, settings, max_load=1) as served_fleet:
+            tasks = await self.full(served_fleet, 2)
+            refused = await served_fleet.http.post(CHAT, json=chat("Table Recognition:"))
+            assert refused.json()["error"]["code"] == "queue_full"
+            await self.leave(tasks)
+            await until(lambda: served_fleet.gateway.state.open == 0)
+            served_fleet.engines[0].behave = answer
+            assert (await served_fleet.http.post(CHAT, json=chat("Table Recognition:"))).status_code == 200
+
     async def test_who_waits_too_long_is_told(self) -> None:
         settings = "routes: {text: {queue: {max_waiting: 5, max_wait_s: 0.05}}}"
         async with fleet(1, settings, max_load=1) as served_fleet:
@@ -606,6 +641,8 @@ class TestQueue:
             reply = await served_fleet.http.post(CHAT, json=chat())
             assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_timeout")
             assert int(reply.headers["retry-after"]) >= 1
+            page = (await served_fleet.http.get("/metrics")).text
+            assert 'ocr_gateway_queue_seconds_count{pool="",route="text"} 1.0' in page
             await self.leave([first])
 
     async def test_who_would_wait_too_long_is_refused_on_arrival(
@@ -625,7 +662,7 @@ class TestQueue:
             state = served_fleet.gateway.state
             config = state.fleet.config
             routes = {"table": config.routes["table"]}
-            served_fleet.gateway.reload(config.model_copy(update={"routes": routes}))
+            await served_fleet.gateway.reload(config.model_copy(update={"routes": routes}))
             done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             (reply,) = (task.result() for task in done)
             assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_engine")

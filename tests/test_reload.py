@@ -31,7 +31,10 @@ class Watched:
             (folder / name).symlink_to(folder / "..data" / name)
         self.applied: list[Config] = []
         self.told: list[bool] = []
-        self.reloader = Reloader(self.path, load(self.path), self.applied.append, self.told.append)
+        self.reloader = Reloader(self.path, load(self.path), self.apply, self.told.append)
+
+    async def apply(self, config: Config) -> None:
+        self.applied.append(config)
 
     def swap(self, text: str, rate: float = 100) -> None:
         """Write the next version to a folder of its own and point the link at it."""
@@ -88,14 +91,29 @@ async def test_an_invalid_one_changes_nothing_and_says_so(
 
 
 async def test_what_cannot_be_applied_counts_as_invalid(watched: Watched) -> None:
-    def refuse(_: Config) -> None:
-        raise ConfigError(["no room"])
+    failures = [ConfigError(["no room"]), RuntimeError("a fault of ours")]
+
+    async def refuse(_: Config) -> None:
+        raise failures.pop(0)
 
     told: list[bool] = []
     reloader = Reloader(watched.path, load(watched.path), refuse, told.append)
     async with background(reloader.run()):
         reloader.ask()
         await until(lambda: told == [False])
+        reloader.ask()
+        await until(lambda: told == [False, False])
+
+
+async def test_a_profile_that_is_added_is_one_change(watched: Watched) -> None:
+    watched.swap(TEXT.replace("{profile: text.json}", "{}"))
+    watched.reloader = Reloader(watched.path, load(watched.path), watched.apply, watched.told.append)
+    async with background(watched.reloader.run()):
+        watched.swap(TEXT)
+        await until(lambda: watched.told == [True])
+        watched.reloader.ask()
+        await until(lambda: len(watched.told) == 2)
+    assert len(watched.applied) == 2
 
 
 async def test_the_same_file_is_loaded_again_only_when_asked(watched: Watched) -> None:

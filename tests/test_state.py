@@ -45,9 +45,11 @@ ALL = [*DEEP, PLAIN]
 class World:
     """A state, and the time it lives in."""
 
-    def __init__(self, text: str = CONFIG, engines: Iterable[Engine] = ALL, *, up: bool = True) -> None:
+    def __init__(
+        self, text: str = CONFIG, engines: Iterable[Engine] = ALL, *, up: bool = True, folder: Path = Path()
+    ) -> None:
         self.now = 100.0
-        self.fleet = Fleet.of(parse(text, "routes.yaml", Path(), {}))
+        self.fleet = Fleet.of(parse(text, "routes.yaml", folder, {}))
         self.state = State(self.fleet, engines, lambda: self.now, Random(0))
         if up:
             for engine in engines:
@@ -154,6 +156,34 @@ class TestReadings:
         world.state.read("p0:80", Reading(at=101, load=0, own=0))
         world.take()
 
+    def test_a_crowd_comes_by_and_by_to_an_engine_that_wakes_or_comes_back(self) -> None:
+        for leave, come_back in (
+            (
+                lambda world: world.state.read("p0:80", Reading(at=100, load=0, own=0, awake=False)),
+                lambda world: world.state.read("p0:80", Reading(at=101, load=0, own=0)),
+            ),
+            (
+                lambda world: world.state.set_engines([]),
+                lambda world: world.state.set_engines([PLAIN]),
+            ),
+        ):
+            world = World(CONFIG.replace("max_load: 4", "max_load: 200"), [PLAIN])
+            world.take()
+            world.now += 1
+            leave(world)
+            come_back(world)
+            assert len(world.fill()) == 8
+            world.now += 1
+            assert len(world.fill()) == 8
+            world.now += 60
+            assert len(world.fill()) > 100
+
+    def test_a_gap_in_the_readings_is_no_drift(self) -> None:
+        world = World(engines=[PLAIN])
+        for at in (100, 101, 700):
+            world.state.read("p0:80", Reading(at=at, load=1, own=0, generation_tokens=at))
+        assert world.status("p0:80").rate == pytest.approx(1)
+
     def test_tokens_per_second_are_measured_and_survive_a_restart(self) -> None:
         world = World(engines=[PLAIN])
         for at, tokens in ((100, 5000), (101, 5100), (102, 5200), (103, 50), (104, 150)):
@@ -219,6 +249,39 @@ class TestQueues:
         fields = record.fields  # type: ignore[attr-defined]
         assert (fields["route"], fields["chosen"]) == ("text", "p0:80")
         assert [row[0] for row in fields["candidates"]] == ["p0:80"]
+
+    def test_a_retry_that_avoids_the_free_engine_does_not_block_the_others(self) -> None:
+        world = World()
+        held = world.fill()
+        freed = held.pop()
+        retry, _ = world.wait(avoid=freed.engine.name, first=True)
+        (other, woken), (last, _) = world.wait(), world.wait()
+        freed.release()
+        assert woken
+        assert other.lease is not None
+        assert retry.lease is None
+        next(lease for lease in held if lease.engine != freed.engine).release()
+        assert retry.lease is not None
+        assert last.lease is None
+
+    def test_when_the_first_leaves_the_next_is_looked_at(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        first, _ = world.wait(avoid="p0:80", first=True)
+        world.state.draining = True
+        second, woken = world.wait()
+        held.pop().release()
+        assert woken
+        assert second.lease
+        world.state.leave(first)
+
+    def test_the_oldest_wait_is_the_oldest_ones(self) -> None:
+        world = World(engines=[PLAIN])
+        world.fill()
+        world.wait()
+        world.now += 20
+        world.wait(first=True)
+        assert world.state.snapshot().routes["text"].oldest_wait_s == 20
 
     def test_who_was_taken_in_before_is_first(self) -> None:
         world = World(engines=[PLAIN])
@@ -350,18 +413,43 @@ class TestFailures:
         assert "p0:80 is down" in caplog.text
 
     def test_a_500_is_the_engines_own_only_while_others_succeed(self) -> None:
-        def five_errors(world: World) -> Phase:
-            for _ in range(5):
-                with world.take("table") as lease:
+        def seven_errors(world: World, route: str, *, beside: str) -> Phase:
+            """Errors of d0 under a route, while p0 succeeds under another."""
+            for _ in range(7):
+                world.now += 1
+                with world.take(route, avoid="p0:80") as lease:
                     world.state.blame(lease, Failure.ERROR)
+                if PLAIN.name in {engine.name for engine in world.state.engines()}:
+                    with world.take(beside, avoid="d0:80") as lease:
+                        lease.outcome(Outcome.SUCCESS)
             return Phase(world.status("d0:80").phase)
 
-        alone = World(engines=DEEP[:1])
-        assert five_errors(alone) is Phase.CLOSED
-        accompanied = World(engines=[DEEP[0], PLAIN])
-        with accompanied.take(avoid="d0:80") as lease:
+        assert seven_errors(World(engines=DEEP[:1]), "text", beside="text") is Phase.CLOSED
+        both = World(engines=[DEEP[0], PLAIN])
+        assert seven_errors(both, "text", beside="text") is Phase.OPEN
+        apart = World(
+            CONFIG.replace("pools: [deep]", "pools: [deep]}\n  key-value: {pools: [plain]"), [DEEP[0], PLAIN]
+        )
+        assert seven_errors(apart, "table", beside="key-value") is Phase.CLOSED
+
+    def test_errors_from_before_others_succeeded_do_not_count(self) -> None:
+        world = World(engines=[DEEP[0], PLAIN])
+        with world.take(avoid="d0:80") as lease:
             lease.outcome(Outcome.SUCCESS)
-        assert five_errors(accompanied) is Phase.OPEN
+        for _ in range(9):
+            with world.take(avoid="p0:80") as lease:
+                world.state.blame(lease, Failure.ERROR)
+        assert world.status("d0:80").phase is Phase.CLOSED
+
+    def test_requests_from_before_the_trouble_do_not_stand_in_the_way_of_probes(self) -> None:
+        world = World(engines=[PLAIN])
+        world.take(), world.take()
+        for _ in range(5):
+            world.now += 1
+            with world.take() as lease:
+                world.state.blame(lease, Failure.GARBAGE)
+        world.now += 10
+        assert len(world.fill()) == 2
 
     def test_who_waits_for_a_lost_engine_is_told(self) -> None:
         world = World(engines=[PLAIN])
@@ -437,6 +525,30 @@ class TestReload:
         lease.release()
         assert world.load("p0:80") == 1
 
+    def test_another_pool_makes_another_engine_of_an_address(self) -> None:
+        world = World(engines=[PLAIN])
+        world.state.read("p0:80", Reading(at=100, load=3, own=0, mismatch="it speculates"))
+        world.state.set_engines([Engine("p0:80", "http://p0:80", "deep", 3)])
+        assert (world.load("p0:80"), world.status("p0:80").mismatch) == (0, "")
+        assert world.refused() is Fitness.RESTING
+
+    def test_who_comes_before_a_name_is_resolved_waits_for_its_engines(self) -> None:
+        world = World(engines=[])
+        assert world.refused() is Fitness.DOWN
+        world.state.set_engines([], pending=["plain"])
+        assert world.refused() is Fitness.RESTING
+        assert world.refused("table") is Fitness.DOWN
+        waiter, _ = world.wait()
+        world.state.set_engines([PLAIN])
+        world.state.mark("p0:80", up=True)
+        assert waiter.lease is not None
+
+    def test_any_number_of_routes(self) -> None:
+        routes = ", ".join(f"r{n}: {{}}" for n in range(60))
+        world = World(CONFIG[: CONFIG.index("routes:")] + f"routes: {{{routes}}}")
+        for n in range(8):
+            world.take(f"r{n}")
+
     def test_waiting_requests_of_a_removed_route_are_woken_without_a_place(self) -> None:
         world = World(engines=[PLAIN])
         world.fill()
@@ -483,6 +595,70 @@ def test_profiles_give_the_live_ratio(tmp_path: Path, caplog: pytest.LogCaptureF
         )
     assert caplog.text.count("times what its profiles say") == 1
     assert len(taken) == 2
+
+
+# Two routes that are best kept apart under load: see tests/policy/test_plan.py.
+CURVES = {
+    "text": {"deep": (0.004, 4e-4, 0), "plain": (0.012, 6e-4, 0)},
+    "table": {"deep": (0.004, 1e-4, 4e-6), "plain": (0.012, 5e-5, 1e-7)},
+}
+
+
+class TestPlan:
+    def world(self, folder: Path) -> World:
+        for route, pools in CURVES.items():
+            points = {
+                pool: [[n, n / (a + b * n + c * n * n), 0.01] for n in (1, 10, 40, 80, 160, 320)]
+                for pool, (a, b, c) in pools.items()
+            }
+            (folder / f"{route}.json").write_text(json.dumps({"route": route, "pools": points, "meta": {}}))
+        text = CONFIG.replace("max_load: 4", "max_load: 320").replace(
+            "table: {pools: [deep]}", "table: {profile: table.json}"
+        )
+        text = text.replace("text: {schedule", "text: {profile: text.json, schedule")
+        return World(text, [DEEP[0], PLAIN], folder=folder)
+
+    def test_routes_move_apart_as_their_requests_are_renewed(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "gateway")
+        world = self.world(tmp_path)
+        leases = [world.take(route) for _ in range(160) for route in ("text", "table")]
+        world.state.replan()
+        assert caplog.text.count("routes are kept apart: {") == 1
+        for lease in leases:
+            lease.release()
+            world.state.replan()
+            world.take(lease.route)
+        deep, plain = (world.status(name).view.own for name in ("d0:80", "p0:80"))
+        assert deep[0] > 3 * deep[1]
+        assert plain[1] > 3 * plain[0]
+
+    def test_it_ends_with_the_load_and_with_an_engine(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "gateway")
+        world = self.world(tmp_path)
+        leases = [world.take(route) for _ in range(160) for route in ("text", "table")]
+        world.state.replan()
+        for lease in leases[30:]:
+            lease.release()
+        world.state.replan()
+        assert "kept apart no more" in caplog.text
+        leases = [world.take(route) for _ in range(160) for route in ("text", "table")]
+        world.state.replan()
+        world.state.mark("d0:80", up=False)
+        world.state.replan()
+        assert caplog.text.count("kept apart no more") == 2
+        assert world.take("text").engine == PLAIN
+
+    def test_without_profiles_there_is_none(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "gateway")
+        world = World(CONFIG.replace("max_load: 4", "max_load: 320"))
+        for _ in range(160):
+            world.take("text")
+        world.state.replan()
+        assert "apart" not in caplog.text
 
 
 @given(

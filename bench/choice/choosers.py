@@ -6,6 +6,7 @@ import itertools
 import random
 from typing import TYPE_CHECKING
 
+from bench.choice.fleet import MAX_NUM_SEQS
 from gateway.config import parse
 from gateway.fleet import Fleet as GatewayFleet
 from gateway.model import Engine, Reading
@@ -16,6 +17,7 @@ from gateway.state import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
+    from typing import Self
 
     from bench.choice.fleet import Fleet, Ranges, World
     from gateway.state import Lease, Waiter
@@ -56,6 +58,16 @@ class Gateway:
         lease.release()
         return self._placed()
 
+    def poll(self, first: float, every: float = 1.0) -> Self:
+        """Read the engines' metrics at a time, and again and again from then on."""
+
+        def scrape() -> None:
+            self.scrape()
+            self._world.at(self._world.now + every, scrape)
+
+        self._world.at(first, scrape)
+        return self
+
     def scrape(self) -> None:
         """Read every engine's metrics, as the poller does."""
         for name, clock in self._world.clocks.items():
@@ -66,6 +78,7 @@ class Gateway:
                 generation_tokens=clock.counters.generation_tokens,
             )
             self.state.read(name, reading)
+        self.state.replan()
 
     def _placed(self) -> list[tuple[int, str]]:
         placed = []
@@ -174,7 +187,7 @@ def config_text(
     for pool in fleet.pools:
         lines.append(f"  {pool.name}:")
         lines.append(f"    engines: [{', '.join(f'http://{pool.name}-{i}' for i in range(pool.engines))}]")
-        lines.append("    max_load: 1024")
+        lines.append(f"    max_load: {MAX_NUM_SEQS}")
         if pool.depth:
             table = [list(entry) for entry in pool.schedule]
             own = f", num_speculative_tokens_per_batch_size: {table}" if table else ""

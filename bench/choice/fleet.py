@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     Ranges = tuple[tuple[int, int, int], ...]
 
 ROUTES = ("text", "key-value", "table")
-MAX_NUM_SEQS = 4096
+# As engines are started for a `max_load` of as many: enough for every split.
+MAX_NUM_SEQS = 512
 
 
 class Pool(NamedTuple):

@@ -158,14 +158,14 @@ def _by_profiles(fleet: Fleet, sweep: Sweep, seed: int) -> Callable[[World], Cho
     def chooser(world: World) -> Chooser:
         with tempfile.TemporaryDirectory() as folder:
             sweep.write_profiles(Path(folder), fleet.pools, seed)
-            return choosers.Gateway(world, choosers.config_text(fleet, ROUTES), Path(folder), seed)
+            return choosers.Gateway(world, choosers.config_text(fleet, ROUTES), Path(folder), seed).poll(1.0)
 
     return chooser
 
 
 def _by_schedules(fleet: Fleet, schedules: Mapping[str, Ranges]) -> Callable[[World], Chooser]:
     text = choosers.config_text(fleet, ROUTES, schedules=schedules)
-    return lambda world: choosers.Gateway(world, text, Path(), 1)
+    return lambda world: choosers.Gateway(world, text, Path(), 1).poll(1.0)
 
 
 def _ratios(result: Result, best: Result) -> tuple[float, float]:

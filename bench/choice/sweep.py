@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.choice.choosers import Pinned
-from bench.choice.fleet import ROUTES, Fleet, Pool, World, measure
+from bench.choice.fleet import MAX_NUM_SEQS, ROUTES, Fleet, Pool, World, measure
 from gateway.engines.simulated.model import Fit, throughput
 from gateway.policy.depth import Curve, depth_at
 
@@ -41,7 +41,8 @@ def fit_of(name: str) -> Fit:
 def model_rate(fit: str, depth: int, schedule: Ranges, counts: tuple[int, ...]) -> float:
     """Return the mean-field tokens per second of one engine with requests by route."""
     loads = dict(zip(ROUTES, counts, strict=True))
-    return sum(throughput(fit_of(fit), depth, loads, schedule=schedule or None, max_num_seqs=LAST).values())
+    rates = throughput(fit_of(fit), depth, loads, schedule=schedule or None, max_num_seqs=MAX_NUM_SEQS)
+    return sum(rates.values())
 
 
 @lru_cache

@@ -166,18 +166,9 @@ def choosers_of(
     with tempfile.TemporaryDirectory() as folder:
         sweep.write_profiles(Path(folder), world.fleet.pools, seed)
         gateways = [choosers.Gateway(world, text, Path(folder), seed + place) for place in range(replicas)]
-    if replicas > 1:
-        for place, gateway in enumerate(gateways):
-            _scrape_from(world, gateway, scrape_s * (place + 1) / replicas, scrape_s)
-    return list(gateways)
-
-
-def _scrape_from(world: World, gateway: choosers.Gateway, first: float, every: float) -> None:
-    def scrape() -> None:
-        gateway.scrape()
-        world.at(world.now + every, scrape)
-
-    world.at(first, scrape)
+    return [
+        gateway.poll(scrape_s * (place + 1) / replicas, scrape_s) for place, gateway in enumerate(gateways)
+    ]
 
 
 class Case(NamedTuple):

@@ -47,7 +47,7 @@ class Pool(Section):
 
     speculative_config: dict[str, Any] = {}
     engines: Annotated[tuple[str, ...], Field(min_length=1)]
-    max_load: Count = 256
+    max_load: Annotated[int, Field(ge=1, le=4096)] = 256
     api_key: str = ""
 
     @property
@@ -133,7 +133,7 @@ class Route(Section):
     schedule: Schedule = ()
     profile: str | None = None
     pools: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    weight: Positive = 1
+    weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1
     queue: Queue = Queue()
     timeouts: Timeouts = Timeouts()
 
@@ -214,7 +214,7 @@ class RemoteImages(Section):
     ] = ()
 
 
-Measurement = Annotated[tuple[Positive, ...], Field(min_length=2, max_length=3)]
+Measurement = Annotated[tuple[Annotated[float, Field(gt=0, le=1e9)], ...], Field(min_length=2, max_length=3)]
 
 
 class Profile(Section):

@@ -56,6 +56,11 @@ class Supervisor:
         if self._process and self._process.returncode is None:
             self._process.kill()
 
+    def terminate(self) -> None:
+        """Let the child finish its work and end; `run` then starts another."""
+        if self._process and self._process.returncode is None:
+            self._process.terminate()
+
     async def run(self) -> None:
         """Keep the child running until cancelled, then stop it."""
         loop = asyncio.get_running_loop()

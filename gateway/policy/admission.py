@@ -235,13 +235,3 @@ class MeanTokens:
         weight = max(1 / answers, _WEIGHT)
         length = min(max(tokens, 1), _MOST_TOKENS)
         return MeanTokens(self.tokens + weight * (length - self.tokens), answers)
-
-
-def expected_tokens(mean: MeanTokens, limit: int | None = None) -> float:
-    """Return what one request is expected to cost, in output tokens.
-
-    Args:
-        mean: its route's.
-        limit: the most it asks for (`max_tokens`); None where it sets none.
-    """
-    return mean.tokens if limit is None else max(1.0, min(mean.tokens, limit))

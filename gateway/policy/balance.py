@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TIE = 1e-6
 # An engine that comes back gets this many requests, doubling every second, until it is in step again.
 _WARM_FROM = 8
-_WARM_S = 6.0
+WARM_S = 6.0
 
 
 _CLOSED = Breaker()
@@ -44,6 +44,7 @@ class EngineView:
         known: whether it is up is known; a new engine has not been asked yet.
         own: this gateway's requests there, by route in the configuration's order.
         ours: their sum.
+        fresh: those of them sent since the breaker last moved or the engine came back.
         load: requests there, ours and those that others sent.
         gains: by route, what one more request adds (policy.depth).
         cap: the load from which requests wait instead.
@@ -60,6 +61,7 @@ class EngineView:
     known: bool = True
     own: tuple[int, ...] = ()
     ours: int = 0
+    fresh: int = 0
     load: int = 0
     gains: tuple[float, ...] = ()
     cap: int = 1
@@ -75,17 +77,17 @@ class EngineView:
         held = self.load >= self.cap and self.ours >= self.share
         object.__setattr__(self, "ready", self.up and not held)
         calm = self.breaker.phase is Phase.CLOSED
-        settled = max(self.rests_until, self.back_since + _WARM_S) if calm else math.inf
+        settled = max(self.rests_until, self.back_since + WARM_S) if calm else math.inf
         object.__setattr__(self, "settled_at", settled)
 
     def fitness(self, now: float, rules: Rules) -> Fitness:
         """Return whether it may take one more request."""
         if not self.up:
             return Fitness.DOWN if self.known else Fitness.RESTING
-        if now < self.rests_until or not self.breaker.at(now, rules).allows(self.ours, rules):
+        if now < self.rests_until or not self.breaker.at(now, rules).allows(self.fresh, rules):
             return Fitness.RESTING
         back = now - self.back_since
-        if back < _WARM_S and self.ours >= _WARM_FROM * 2**back:
+        if back < WARM_S and self.fresh >= _WARM_FROM * 2**back:
             return Fitness.RESTING
         return Fitness.FREE if self.ready else Fitness.HELD
 

@@ -18,16 +18,19 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     Ranges = Sequence[tuple[int, int, int]]
 
 # Two-sided 95% of a normal distribution.
 _Z95 = 1.96
 # Where a profile does not say how far its points may be off: the noise of a two-minute window.
 _ASSUMED_ERROR = 0.05
+_LEAST_ERROR = 1e-3
 # Chi-square per degree of freedom up to which a fit stands: with six of them noise exceeds it once in 200.
 _PLAUSIBLE = 3.1
 # How far the line over a dip is bent: more than what counts as a tie, less than what changes a rate.
-_TRACE = 1e-3
+_TRACE = 0.01
 # Mixes this close hold at the same load; it bounds what is remembered.
 _MIX_STEPS = 16
 
@@ -46,38 +49,49 @@ class Curve:
 
     What is smooth is the time a request takes per token, N / R(N): a constant, a part that grows with the
     batch, and one that grows faster once verification fills the GPU. A polynomial of these three denoises
-    best; where the points do not bear it out, as for an engine that changes its depth by itself, N / R is
-    taken to be straight between them.
+    best; where the points do not bear it out, N / R is taken to be straight between them.
     """
 
-    def __init__(self, points: Iterable[Sequence[float]]) -> None:
+    def __init__(self, points: Iterable[Sequence[float]], breaks: Iterable[int] = ()) -> None:
+        """Take a sweep's points.
+
+        Args:
+            points: at least one; any order.
+            breaks: loads from which the engine itself runs at another depth: nothing is smooth across them.
+        """
         self.points = tuple(
             sorted(
-                (Point(p[0], p[1], p[2] if len(p) > 2 else _ASSUMED_ERROR * p[1]) for p in points),
+                (Point(p[0], p[1], _error(*p[1:])) for p in points),
                 key=lambda point: point.load,
             )
         )
-        self._fit = _fitted(self.points)
-        self._times = [(point.load, point.load / point.rate) for point in self.points]
+        self.breaks = tuple(breaks)
+        self._loads = np.array([point.load for point in self.points], dtype=float)
+        edges = [0, *np.searchsorted(self._loads, self.breaks), len(self.points)]
+        self._pieces = [_Piece(self.points[left:right]) for left, right in pairwise(edges) if left < right]
 
     def rate(self, load: float) -> float:
         """Return R, output tokens per second of an engine with `load` requests, above 0.
 
         Beyond the last point it goes on falling if it fell, and never rises: that nobody has measured.
         """
-        last = self.points[-1].load
-        return self._rate(load) if load <= last else min(self._rate(load), self._rate(last))
+        return float(self.rates(np.array([load], dtype=float))[0])
 
-    def _rate(self, load: float) -> float:
-        if self._fit is not None:
-            return load / sum(factor * load**power for power, factor in enumerate(self._fit))
-        return load / _interpolated(self._times, load)
+    def rates(self, loads: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return R at several loads; see rate."""
+        last = self.points[-1].load
+        starts = [piece.start for piece in self._pieces[1:]]
+        piece_of = np.searchsorted(starts, loads, side="right")
+        rates = np.choose(piece_of, [piece.rates(loads) for piece in self._pieces])
+        end = self._pieces[-1].rates(np.array([last]))
+        bounded: NDArray[np.float64] = np.where(loads <= last, rates, np.minimum(rates, end))
+        return bounded
 
     def measured(self, load: float) -> Point:
         """Return the measurement at a load, linear between points; outside them the nearest."""
-        rates = _interpolated([(p.load, p.rate) for p in self.points], load)
-        errors = _interpolated([(p.load, p.error) for p in self.points], load)
-        return Point(load, rates, errors)
+        rate = np.interp(load, self._loads, [point.rate for point in self.points])
+        error = np.interp(load, self._loads, [point.error for point in self.points])
+        return Point(load, float(rate), float(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +103,13 @@ class Crossover:
             reign begins.
         left: another depth does win from there on.
         eased: from this load on, an engine that is not left changes its depth by itself; 0 where none does.
+        late: another depth wins at load 1.
     """
 
     load: int
     left: bool
     eased: int = 0
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +175,7 @@ class Table:
             for route, gain in enumerate(self._gains(counts, load))
         )
         total = sum(weights)
-        rounded = tuple(round(weight * _MIX_STEPS / total) for weight in weights)
+        rounded = tuple(math.ceil(weight * _MIX_STEPS / total) for weight in weights)
         return Appraisal(gains, self._hold(rounded))
 
     def expected_rate(self, counts: Sequence[float]) -> float | None:
@@ -172,6 +188,18 @@ class Table:
                 return None
             slowness += count * load / curve.rate(load)
         return load * load / slowness if load else 0.0
+
+    def rate(self, counts: Sequence[float]) -> float:
+        """Return what an engine with requests by route, all with curves, writes: its worth per second."""
+        load = sum(counts)
+        if not load:
+            return 0.0
+        at = max(1, min(round(load), self.max_load))
+        slowness = sum(
+            count * table[at] for count, table in zip(counts, self._slownesses, strict=True) if table
+        )
+        worth = sum(weight * count for weight, count in zip(self._weights, counts, strict=True))
+        return load * worth / slowness
 
     def profiled(self, route: int) -> bool:
         """Return whether a route has a curve here."""
@@ -210,9 +238,9 @@ class Table:
         depth by itself fares no worse than one that keeps it, and no worse than a plain one.
         """
         crossover = self._crossovers[route]
-        load = crossover.load * (crowding + 1 / crossover.load)
+        load = crossover.load * crowding + 1
         if crossover.left:
-            return -3 * load * load / crossover.load
+            return -max(3 * load * load / crossover.load, float(crossover.late))
         return -min(load, 3 * load * load / crossover.eased) if crossover.eased else -load
 
     def _hold_from(self, weights: tuple[int, ...]) -> int:
@@ -236,6 +264,11 @@ class Table:
         past = left + (right - left) * (high - certain) / (high - low)
         enough = next(point.load for point in points if point.rate >= 0.95 * peak.rate)
         return min(max(math.floor(past), math.ceil(enough)), self.max_load)
+
+
+def _error(rate: float, error: float | None = None) -> float:
+    """A point's standard error; none is so exact that it outweighs all others."""
+    return _ASSUMED_ERROR * rate if error is None else max(error, _LEAST_ERROR * rate)
 
 
 def depth_at(ranges: Ranges, load: int, depth: int) -> int:
@@ -262,16 +295,17 @@ def crossover_by_schedule(schedule: Ranges, depths: Sequence[int], max_load: int
         return Crossover(max_load, left=False)
     wins = [depth_at(schedule, load, depth) == depth for load, depth in enumerate(depths, start=1)]
     if True not in wins:
-        return Crossover(min(schedule[0][1] + 1, max_load), left=False)
-    crossover = _crossover(wins)
+        return Crossover(min(schedule[0][1] + 1, max_load), left=False, late=True)
+    crossover = replace(_crossover(wins), late=not wins[0])
     changed = next((load for load, depth in enumerate(depths, start=1) if depth != depths[0]), None)
     return crossover if crossover.left or changed is None else replace(crossover, eased=changed)
 
 
 def crossover_by_curves(mine: Curve, others: Sequence[Curve], max_load: int) -> Crossover:
     """Return where other pools' curves overtake one pool's; see Crossover."""
-    best = [max((other.rate(load) for other in others), default=0.0) for load in range(1, max_load + 1)]
-    return _crossover([mine.rate(load) >= rate for load, rate in enumerate(best, start=1)])
+    loads = np.arange(1, max_load + 1, dtype=float)
+    best = np.max([other.rates(loads) for other in others], axis=0) if others else np.zeros(max_load)
+    return _crossover((mine.rates(loads) >= best).tolist())
 
 
 def _crossover(wins: Sequence[bool]) -> Crossover:
@@ -295,22 +329,39 @@ def _mixed(shares: Sequence[float], curves: Sequence[Curve], load: float) -> Poi
 def _slownesses(curve: Curve, max_load: int) -> list[float]:
     """N / R at N = 0, 1, ... max_load, R made concave, lest its tail mislead the greedy."""
     loads = np.arange(max_load + 1, dtype=float)
-    rates = np.array([0.0, *(curve.rate(load) for load in loads[1:])])
+    rates = np.append(0.0, curve.rates(loads[1:]))
     hull = _concave_majorant(list(zip(loads.tolist(), rates.tolist(), strict=True)))
     smooth = np.interp(loads, [load for load, _ in hull], [rate for _, rate in hull])
     for left, right in pairwise(hull):
-        dips = (
+        dips = any(left[0] < load < right[0] for load in curve.breaks) or any(
             point.rate + point.error < np.interp(point.load, loads, smooth)
             for point in curve.points
             if left[0] < point.load < right[0]
         )
         # Over a dip, as of an engine that changes its depth, two engines are best at its two ends: that the
         # most loaded wins there, the line that bridges it is bent down by a trace.
-        if _slope(left, right) > 0 and any(dips):
+        if dips and _slope(left, right) > 0:
             inside = slice(int(left[0]), int(right[0]) + 1)
-            bend = (loads[inside] - left[0]) * (right[0] - loads[inside])
-            smooth[inside] -= _TRACE * _slope(left, right) * bend
+            bend = (loads[inside] - left[0]) * (right[0] - loads[inside]) / (right[0] - left[0]) ** 2
+            smooth[inside] -= _TRACE * (right[1] - left[1]) * bend
     return [0.0, *(loads[1:] / smooth[1:]).tolist()]
+
+
+class _Piece:
+    """The part of a curve over which the engine keeps its depth."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self.start = points[0].load
+        self._fit = _fitted(points)
+        self._loads = [point.load for point in points]
+        self._times = [point.load / point.rate for point in points]
+
+    def rates(self, loads: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self._fit is not None:
+            constant, linear, square = self._fit
+            return loads / (constant + linear * loads + square * loads**2)
+        times: NDArray[np.float64] = np.interp(loads, self._loads, self._times)
+        return loads / times
 
 
 def _fitted(points: Sequence[Point]) -> tuple[float, float, float] | None:
@@ -347,13 +398,3 @@ def _concave_majorant(points: Sequence[tuple[float, float]]) -> list[tuple[float
 
 def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
     return (right[1] - left[1]) / (right[0] - left[0])
-
-
-def _interpolated(line: Sequence[tuple[float, float]], x: float) -> float:
-    """The value of a broken line; outside it, that of its nearer end."""
-    if x <= line[0][0]:
-        return line[0][1]
-    for left, right in pairwise(line):
-        if x <= right[0]:
-            return left[1] + _slope(left, right) * (x - left[0])
-    return line[-1][1]

@@ -21,7 +21,8 @@ class Failure(StrEnum):
     """What went wrong with an attempt.
 
     Attributes:
-        UNREACHABLE: no connection.
+        UNREACHABLE: no connection: it is refused.
+        CONNECT_TIMEOUT: no connection in time.
         DIED: closed or broken off before the first byte.
         LOST: the engine was found hung or gone while the request waited for its first byte.
         BUSY: the engine's own 503.
@@ -35,6 +36,7 @@ class Failure(StrEnum):
     """
 
     UNREACHABLE = auto()
+    CONNECT_TIMEOUT = auto()
     DIED = auto()
     LOST = auto()
     BUSY = auto()
@@ -58,6 +60,7 @@ class _Kind:
 
 _KINDS = {
     Failure.UNREACHABLE: _Kind(True, True, Outcome.FAILURE),
+    Failure.CONNECT_TIMEOUT: _Kind(True, True, Outcome.FAILURE),
     Failure.DIED: _Kind(True, True, Outcome.FAILURE),
     Failure.LOST: _Kind(True, True, Outcome.FAILURE),
     # The engine said itself that it takes no more: it is well, and left alone for a moment by other means.
@@ -153,7 +156,6 @@ class Verdict(StrEnum):
 
     RETRY = auto()
     FINAL = auto()
-    BEGUN = auto()
     REPEATED = auto()
     LATE = auto()
     BUDGET = auto()
@@ -173,19 +175,17 @@ def may_retry(
     *,
     attempts: int,
     per_request: int,
-    begun: bool,
     seconds_left: float,
     budget: Budget,
     now: float,
 ) -> Decision:
-    """Decide whether a request is tried again on another engine.
+    """Decide whether a request of whose answer nothing has gone out is tried again on another engine.
 
     Args:
         failure: what went wrong with the last attempt.
         attempts: made so far, the failed one included.
         per_request: retries that one request may have, whatever the failure: a document that kills engines
             must not tour the fleet.
-        begun: a byte of an answer has gone out to the client.
         seconds_left: until the request's deadline.
         budget: what all requests share; an engine's death is exempt from it.
         now: the time.
@@ -193,8 +193,6 @@ def may_retry(
     kind = _KINDS[failure]
     if not kind.retried:
         return Decision(False, Verdict.FINAL, budget)
-    if begun:
-        return Decision(False, Verdict.BEGUN, budget)
     if attempts > per_request:
         return Decision(False, Verdict.REPEATED, budget)
     if seconds_left <= 0:

@@ -158,6 +158,7 @@ class StreamChunk:
         is_usage_only: it carries usage and no choices: the chunk that `include_usage` adds.
         has_output: it carries generated text.
         is_error: it reports a failure.
+        is_clients_error: one that the request itself is to blame for (`error.code` is a 4xx).
     """
 
     is_chunk: bool = False
@@ -165,6 +166,7 @@ class StreamChunk:
     is_usage_only: bool = False
     has_output: bool = False
     is_error: bool = False
+    is_clients_error: bool = False
 
 
 def parse_request(body: bytes, *, chat: bool, max_images: int) -> CompletionRequest:
@@ -260,6 +262,7 @@ def read_chunk(data: bytes) -> StreamChunk:
         is_usage_only=bool(chunk.usage) and not chunk.choices,
         has_output=any(choice.has_output() for choice in chunk.choices or ()),
         is_error=chunk.error is not None,
+        is_clients_error=_is_4xx(chunk.error),
     )
 
 
@@ -363,6 +366,11 @@ def _usage(usage: object) -> Usage | None:
         return None
     counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
     return Usage(*(count if isinstance(count, int) and 0 < count < _MAX_TOKENS else 0 for count in counts))
+
+
+def _is_4xx(error: object) -> bool:
+    code = error.get("code") if isinstance(error, dict) else None
+    return isinstance(code, int) and 400 <= code < 500
 
 
 def _object(raw: bytes | msgspec.Raw) -> Mapping[str, Any]:

@@ -13,7 +13,6 @@ from gateway.policy.admission import (
     Refusal,
     Shed,
     Turns,
-    expected_tokens,
     idle,
     next_turn,
     refusal,
@@ -322,11 +321,3 @@ def test_no_engine_makes_its_route_free_or_endless(lengths: list[int]) -> None:
     for length in lengths:
         mean = mean.after(length)
         assert 1 <= mean.tokens <= 1_000_000
-
-
-def test_a_request_costs_no_more_than_it_asks_for() -> None:
-    mean = MeanTokens(700.0)
-    assert expected_tokens(mean) == 700
-    assert expected_tokens(mean, 100) == 100
-    assert expected_tokens(mean, 10_000) == 700
-    assert expected_tokens(mean, 0) == 1

@@ -54,8 +54,8 @@ def test_what_has_failed_the_request_is_avoided() -> None:
         (view("a", load=100), Fitness.HELD),
         (view("a", rests_until=5.0), Fitness.RESTING),
         (view("a", breaker=Breaker(Phase.OPEN, since=0.0)), Fitness.RESTING),
-        (view("a", load=2, breaker=Breaker(Phase.HALF_OPEN)), Fitness.RESTING),
-        (view("a", load=40, back_since=0.5), Fitness.RESTING),
+        (view("a", load=2, fresh=2, breaker=Breaker(Phase.HALF_OPEN)), Fitness.RESTING),
+        (view("a", load=40, fresh=40, back_since=0.5), Fitness.RESTING),
     ],
 )
 def test_no_request_goes_to_an_engine_that_may_not_take_it(unfit: EngineView, reason: Fitness) -> None:
@@ -64,11 +64,16 @@ def test_no_request_goes_to_an_engine_that_may_not_take_it(unfit: EngineView, re
     assert name(chosen(unfit, view("b", -5.0, 99), now=1.0)) == "b"
 
 
+def test_requests_from_before_an_engines_trouble_do_not_count() -> None:
+    assert name(chosen(view("a", load=2, breaker=Breaker(Phase.HALF_OPEN)))) == "a"
+    assert name(chosen(view("a", load=40, back_since=0.5), now=1.0)) == "a"
+
+
 def test_it_comes_back_with_time() -> None:
     for unfit, later in (
         (view("a", rests_until=5.0), 5.0),
         (view("a", breaker=Breaker(Phase.OPEN, since=0.0)), 10.0),
-        (view("a", load=40, back_since=0.5), 4.0),
+        (view("a", load=40, fresh=40, back_since=0.5), 4.0),
     ):
         assert name(chosen(unfit, now=later)) == "a"
 
@@ -83,7 +88,7 @@ def test_a_crowd_comes_to_a_newcomer_by_and_by() -> None:
     newcomer, others = view("new", 9.0, back_since=0.0), [view(f"old{n}", 1.0, 20) for n in range(3)]
     taken = 0
     for _ in range(128):
-        if name(chosen(replace(newcomer, ours=taken, load=taken), *others)) == "new":
+        if name(chosen(replace(newcomer, ours=taken, fresh=taken, load=taken), *others)) == "new":
             taken += 1
     assert taken == 8
 

@@ -62,9 +62,17 @@ def test_noise_is_smoothed_away() -> None:
 
 
 def test_a_step_is_kept_where_an_engine_changes_its_depth_by_itself() -> None:
-    stepped = Curve([(n, n * (30 if n < 64 else 15), 1) for n in (1, 16, 32, 63, 64, 128, 256)])
-    assert stepped.rate(63) == pytest.approx(63 * 30)
-    assert stepped.rate(256) == pytest.approx(256 * 15)
+    points = [(n, n * (30 if n < 64 else 15)) for n in (1, 8, 16, 32, 63, 64, 100, 128, 256)]
+    for curve in (Curve(points, [64]), Curve([(*point, 1) for point in points])):
+        assert curve.rate(63) == pytest.approx(63 * 30)
+        assert curve.rate(64) == pytest.approx(64 * 15)
+        assert curve.rate(256) == pytest.approx(256 * 15)
+
+
+def test_breaks_outside_of_what_was_measured_change_nothing() -> None:
+    points = [(n, n / (0.01 + 0.001 * n)) for n in (8, 16, 32, 64)]
+    for breaks in ([2], [500], [2, 4, 600]):
+        assert Curve(points, breaks).rate(40) == pytest.approx(Curve(points).rate(40))
 
 
 def test_what_fell_is_not_taken_to_rise_again() -> None:
@@ -195,6 +203,9 @@ class TestSchedule:
         assert self.fill(40, deep, plain) == pytest.approx((20, 20), abs=1)
         assert self.fill(120, deep, plain) == pytest.approx((40, 80), abs=1)
 
+    def test_the_first_request_goes_where_the_schedule_wants_it(self) -> None:
+        assert self.fill(1, Crossover(64, True), Crossover(200, True, late=True)) == (1, 0)
+
     def test_of_two_that_will_be_left_the_later_one_gets_more(self) -> None:
         first, second = self.fill(150, Crossover(50, True), Crossover(100, True))
         assert second == pytest.approx(first * 2**0.5, abs=2)
@@ -217,13 +228,13 @@ def test_gaps_in_ranges_keep_the_depth_before_them() -> None:
     ("schedule", "depth", "expected"),
     [
         ([(1, 63, 3), (64, 4096, 0)], 3, Crossover(64, True)),
-        ([(1, 63, 3), (64, 4096, 0)], 0, Crossover(64, False)),
+        ([(1, 63, 3), (64, 4096, 0)], 0, Crossover(64, False, late=True)),
         ([(1, 63, 3), (64, 127, 0), (128, 4096, 3)], 3, Crossover(64, True)),
-        ([(1, 63, 3), (64, 127, 0), (128, 4096, 3)], 0, Crossover(128, True)),
+        ([(1, 63, 3), (64, 127, 0), (128, 4096, 3)], 0, Crossover(128, True, late=True)),
         ([(1, 4096, 3)], 3, Crossover(256, False)),
-        ([(1, 4096, 3)], 0, Crossover(256, False)),
-        ([(1, 40, 3), (41, 80, 1), (81, 4096, 0)], 1, Crossover(81, True)),
-        ([(1, 40, 3), (41, 4096, 0)], 7, Crossover(41, False)),
+        ([(1, 4096, 3)], 0, Crossover(256, False, late=True)),
+        ([(1, 40, 3), (41, 80, 1), (81, 4096, 0)], 1, Crossover(81, True, late=True)),
+        ([(1, 40, 3), (41, 4096, 0)], 7, Crossover(41, False, late=True)),
         ([], 3, Crossover(256, False)),
     ],
 )

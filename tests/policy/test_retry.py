@@ -18,7 +18,7 @@ from gateway.policy.retry import (
     may_retry,
 )
 
-DEATHS = {Failure.UNREACHABLE, Failure.DIED, Failure.LOST}
+DEATHS = {Failure.UNREACHABLE, Failure.CONNECT_TIMEOUT, Failure.DIED, Failure.LOST}
 RETRIED = DEATHS | {Failure.BUSY, Failure.BAD_GATEWAY, Failure.GATEWAY_TIMEOUT, Failure.GARBAGE}
 FULL = Budget(0.1)
 EMPTY = Budget(0.1, level=0.0, updated_at=50.0)
@@ -28,7 +28,6 @@ def decided(failure: Failure, **changes: Any) -> Decision:
     case: dict[str, Any] = {
         "attempts": 1,
         "per_request": 1,
-        "begun": False,
         "seconds_left": 30.0,
         "budget": FULL,
         "now": 50.0,
@@ -46,7 +45,6 @@ def test_what_another_engine_may_do_better_is_retried(failure: Failure) -> None:
 @pytest.mark.parametrize("failure", Failure)
 def test_nothing_is_retried_once_a_byte_is_out_or_time_or_retries_are_up(failure: Failure) -> None:
     for change, reason in (
-        ({"begun": True}, Verdict.BEGUN),
         ({"attempts": 2}, Verdict.REPEATED),
         ({"per_request": 0}, Verdict.REPEATED),
         ({"seconds_left": 0.0}, Verdict.LATE),
