@@ -12,6 +12,7 @@ import msgspec
 from gateway.config import EMBEDDED
 from gateway.errors import GatewayError
 from gateway.model import Reading
+from gateway.policy.plan import replanned
 from gateway.wire.vllm import read_metrics
 
 if TYPE_CHECKING:
@@ -104,8 +105,16 @@ class Poller:
                     else:
                         watch = _Watch(engine)
                         watches[key] = watch, tasks.create_task(self._watch(watch))
-                self._state.replan()
+                await self._plan()
                 await asyncio.sleep(min(_FOLLOW_S, self._scrape_s))
+
+    async def _plan(self) -> None:
+        """Have the requests split on purpose where that pays; the sums are no matter of the event loop."""
+        if situation := self._state.situation():
+            fleet = self._state.fleet
+            plan = await asyncio.to_thread(replanned, situation)
+            if self._state.fleet is fleet:
+                self._state.follow(plan)
 
     @property
     def _scrape_s(self) -> float:

@@ -12,7 +12,7 @@ from gateway.policy.admission import MeanTokens, QueueSpeed, Turns, idle, next_t
 from gateway.policy.balance import WARM_S, Choice, EngineView, Fitness, choose
 from gateway.policy.breaker import Breaker, Outcome, Phase
 from gateway.policy.drift import Drift
-from gateway.policy.plan import Plan, Pool, replanned
+from gateway.policy.plan import Plan, Pool, Situation
 from gateway.policy.retry import Budget, Failure, blame, may_retry
 
 if TYPE_CHECKING:
@@ -387,12 +387,11 @@ class State:
                 break
         return None
 
-    def replan(self) -> None:
-        """Look whether the present requests had better be split on purpose; see policy.plan. Cheap; often."""
+    def situation(self) -> Situation | None:
+        """Return what policy.plan may split on purpose; None without all profiles."""
         fleet = self.fleet
         up: Counter[str] = Counter(slot.engine.pool for slot in self._slots.values() if slot.view.up)
-        before = self._plan
-        last = before if up == self._plan_engines else None
+        last = self._plan if up == self._plan_engines else None
         self._plan_engines = up
         ours = self._in_flight.total()
         foreign = sum(slot.foreign for slot in self._slots.values() if slot.view.up)
@@ -402,14 +401,19 @@ class State:
             for route in fleet.routes
         ]
         pools = {name: Pool(fleet.tables[name], count, fleet.serves[name]) for name, count in up.items()}
-        self._plan = replanned(last, population, pools) if fleet.profiled else None
-        if self._plan is not before and (before or (self._plan and self._plan.targets)):
-            parts = self._plan.targets if self._plan else {}
-            told = {pool: [round(count) for count in part] for pool, part in parts.items()}
-            log.info("routes are kept apart: %s", told) if told else log.info("routes are kept apart no more")
-            for slot in self._slots.values():
-                self._refresh(slot)
-            self.pump()
+        return Situation(last, population, pools) if fleet.profiled else None
+
+    def follow(self, plan: Plan | None) -> None:
+        """Take a plan over, or end the one there is."""
+        before, self._plan = self._plan, plan
+        parts = plan.targets if plan else {}
+        if plan is before or not (parts or (before and before.targets)):
+            return
+        told = {pool: [round(count) for count in part] for pool, part in parts.items()}
+        log.info("routes are kept apart: %s", told) if told else log.info("routes are kept apart no more")
+        for slot in self._slots.values():
+            self._refresh(slot)
+        self.pump()
 
     def _planned(self, route: str) -> list[_Slot]:
         """The engines of the pool in which a route is furthest below its part of the plan, if there is one.

@@ -18,6 +18,7 @@ from gateway.poller import Poller, mismatch
 from gateway.state import EngineStatus, Lease, State
 from gateway.wire.vllm import EngineCounts, Speculation, metrics_page, read_metrics
 from tests.support import FakeEngine, served, until
+from tests.test_state import CURVES
 
 CONFIG = """
 model: m
@@ -524,3 +525,29 @@ async def test_real_engines_are_read_over_http() -> None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def test_routes_are_kept_apart_where_that_pays(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "gateway")
+    world = World(True, engines=(E, F))
+    settings = parse(
+        CONFIG.replace("pools: [plain]", "").replace("scrape_s: 0.000001", "scrape_s: 0.01"),
+        "routes.yaml",
+        Path(),
+        {},
+    )
+    for route, curves in CURVES.items():
+        points = {
+            pool: tuple((n, n / (a + b * n + c * n * n), 0.01) for n in (1, 10, 40, 80, 160, 320))
+            for pool, (a, b, c) in zip(("mtp3", "plain"), curves.values(), strict=True)
+        }
+        settings.profiles[route] = Profile(route=route, pools=points, meta={})
+    world.state.configure(Fleet.of(settings), (E, F))
+    for name in ("e", "f"):
+        world.state.mark(name, up=True)
+    leases = [world.lease(route) for _ in range(120) for route in ("text", "table")]
+    async with world.polled():
+        await until(lambda: "routes are kept apart: {" in caplog.text)
+        for lease in leases:
+            lease.release()
+        await until(lambda: "kept apart no more" in caplog.text)

@@ -18,6 +18,7 @@ from gateway.fleet import Fleet
 from gateway.model import Engine, Reading
 from gateway.policy.balance import Choice, Fitness
 from gateway.policy.breaker import Outcome, Phase
+from gateway.policy.plan import replanned
 from gateway.policy.retry import Failure
 from gateway.state import Lease, State, Waiter
 
@@ -73,6 +74,10 @@ class World:
         return next(
             status.view.load for status in self.state.snapshot().engines if status.view.engine.name == name
         )
+
+    def replan(self) -> None:
+        situation = self.state.situation()
+        self.state.follow(replanned(situation) if situation else None)
 
     def fill(self, route: str = "text") -> list[Lease]:
         leases = []
@@ -624,11 +629,11 @@ class TestPlan:
         caplog.set_level(logging.INFO, "gateway")
         world = self.world(tmp_path)
         leases = [world.take(route) for _ in range(160) for route in ("text", "table")]
-        world.state.replan()
+        world.replan()
         assert caplog.text.count("routes are kept apart: {") == 1
         for lease in leases:
             lease.release()
-            world.state.replan()
+            world.replan()
             world.take(lease.route)
         deep, plain = (world.status(name).view.own for name in ("d0:80", "p0:80"))
         assert deep[0] > 3 * deep[1]
@@ -640,15 +645,15 @@ class TestPlan:
         caplog.set_level(logging.INFO, "gateway")
         world = self.world(tmp_path)
         leases = [world.take(route) for _ in range(160) for route in ("text", "table")]
-        world.state.replan()
+        world.replan()
         for lease in leases[30:]:
             lease.release()
-        world.state.replan()
+        world.replan()
         assert "kept apart no more" in caplog.text
         leases = [world.take(route) for _ in range(160) for route in ("text", "table")]
-        world.state.replan()
+        world.replan()
         world.state.mark("d0:80", up=False)
-        world.state.replan()
+        world.replan()
         assert caplog.text.count("kept apart no more") == 2
         assert world.take("text").engine == PLAIN
 
@@ -657,7 +662,7 @@ class TestPlan:
         world = World(CONFIG.replace("max_load: 4", "max_load: 320"))
         for _ in range(160):
             world.take("text")
-        world.state.replan()
+        world.replan()
         assert "apart" not in caplog.text
 
 

@@ -12,6 +12,7 @@ from gateway.fleet import Fleet as GatewayFleet
 from gateway.model import Engine, Reading
 from gateway.policy.balance import Choice
 from gateway.policy.depth import depth_at
+from gateway.policy.plan import replanned
 from gateway.state import State
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class Gateway:
                 generation_tokens=clock.counters.generation_tokens,
             )
             self.state.read(name, reading)
-        self.state.replan()
+        if situation := self.state.situation():
+            self.state.follow(replanned(situation))
 
     def _placed(self) -> list[tuple[int, str]]:
         placed = []

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # Below this the greedy choice finds the best by itself.
 _FEWEST = 40
-# More ways to assign routes to pools than can be tried in passing.
-_MOST_WAYS = 81
+# More ways to assign routes to pools take too long to try: these take 50 ms.
+_MOST_WAYS = 27
 # What a plan must promise beyond the greedy's split, and how far a population may change under it.
 _BETTER = 1.06
 _CHANGED = 0.15
@@ -60,14 +60,24 @@ class Plan:
     loads: Mapping[str, float]
 
 
-def replanned(plan: Plan | None, population: Sequence[int], pools: Mapping[str, Pool]) -> Plan | None:
-    """Return the plan for a population; the one there is as long as that has not changed much.
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a plan is made for.
 
-    Args:
+    Attributes:
         plan: the plan so far, made for the same pools.
         population: requests by route, waiting or on engines.
         pools: those with engines; each with a curve for every route that may use it.
     """
+
+    plan: Plan | None
+    population: Sequence[int]
+    pools: Mapping[str, Pool]
+
+
+def replanned(situation: Situation) -> Plan | None:
+    """Return the plan for a population; the one there is as long as that has not changed much."""
+    plan, population, pools = situation.plan, situation.population, situation.pools
     ways = [
         [index for index, pool in enumerate(pools.values()) if pool.routes[r]] for r in range(len(population))
     ]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.policy.depth import Crossover, Curve, Table
-from gateway.policy.plan import Plan, Pool, replanned
+from gateway.policy.plan import Plan, Pool, Situation, replanned
 
 AT_64 = Crossover(64, True)
 LOADS = (1, 10, 40, 80, 160, 320)
@@ -49,7 +49,7 @@ def greedy(population: list[int]) -> dict[str, list[float]]:
 
 
 def test_routes_that_are_best_kept_apart_are() -> None:
-    plan = replanned(None, [160, 160], pools())
+    plan = replanned(Situation(None, [160, 160], pools()))
     assert plan is not None
     assert plan.targets
     targets = {name: list(counts) for name, counts in plan.targets.items()}
@@ -59,44 +59,47 @@ def test_routes_that_are_best_kept_apart_are() -> None:
 
 
 def test_several_engines_of_a_pool_share_its_part() -> None:
-    one, three = replanned(None, [160, 160], pools()), replanned(None, [480, 480], pools(3))
+    one, three = (
+        replanned(Situation(None, [160, 160], pools())),
+        replanned(Situation(None, [480, 480], pools(3))),
+    )
     assert one is not None
     assert three is not None
     assert three.loads["deep"] == pytest.approx(one.loads["deep"], rel=0.15)
 
 
 def test_few_requests_and_fleets_without_a_choice_need_no_plan() -> None:
-    assert replanned(None, [15, 15], pools()) is None
-    assert replanned(None, [160, 160], {"deep": pools()["deep"]}) is None
+    assert replanned(Situation(None, [15, 15], pools())) is None
+    assert replanned(Situation(None, [160, 160], {"deep": pools()["deep"]})) is None
     forced = {"deep": Pool(DEEP, 1, (True, False)), "plain": Pool(PLAIN, 1, (False, True))}
-    assert replanned(None, [160, 160], forced) is None
-    many = {f"p{n}": Pool(PLAIN, 1, BOTH) for n in range(10)}
-    assert replanned(None, [160, 160], many) is None
+    assert replanned(Situation(None, [160, 160], forced)) is None
+    many = {f"p{n}": Pool(PLAIN, 1, BOTH) for n in range(6)}
+    assert replanned(Situation(None, [160, 160], many)) is None
 
 
 def test_where_the_greedy_does_as_well_there_is_nothing_to_aim_at() -> None:
     alike = {"a": Pool(PLAIN, 1, BOTH), "b": Pool(PLAIN, 1, BOTH)}
-    plan = replanned(None, [60, 60], alike)
+    plan = replanned(Situation(None, [60, 60], alike))
     assert plan == Plan((60, 60), {}, {})
 
 
 def test_it_stands_while_the_population_does() -> None:
-    plan = replanned(None, [160, 160], pools())
-    assert replanned(plan, [150, 165], pools()) is plan
-    assert replanned(plan, [100, 165], pools()) is not plan
+    plan = replanned(Situation(None, [160, 160], pools()))
+    assert replanned(Situation(plan, [150, 165], pools())) is plan
+    assert replanned(Situation(plan, [100, 165], pools())) is not plan
     nothing = Plan((160, 160), {}, {})
-    assert replanned(nothing, [165, 155], pools()) is nothing
+    assert replanned(Situation(nothing, [165, 155], pools())) is nothing
 
 
 def test_nothing_is_planned_beyond_what_was_measured_or_allowed() -> None:
-    plan = replanned(None, [320, 320], pools())
+    plan = replanned(Situation(None, [320, 320], pools()))
     assert plan is None or all(load <= 320 for load in plan.loads.values())
-    assert replanned(None, [900, 900], pools()) == Plan((900, 900), {}, {})
+    assert replanned(Situation(None, [900, 900], pools())) == Plan((900, 900), {}, {})
 
 
 def test_a_route_stays_off_the_pools_it_may_not_use() -> None:
     third = {**pools(), "third": Pool(PLAIN, 1, (False, True))}
-    plan = replanned(None, [160, 160], third)
+    plan = replanned(Situation(None, [160, 160], third))
     assert plan is not None
     assert not plan.targets or plan.targets["third"][0] == 0
 
@@ -104,7 +107,7 @@ def test_a_route_stays_off_the_pools_it_may_not_use() -> None:
 @settings(max_examples=25)
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_a_plan_is_better_by_what_it_must_be_and_loses_nobody(first: int, second: int) -> None:
-    plan = replanned(None, [first, second], pools())
+    plan = replanned(Situation(None, [first, second], pools()))
     if plan and plan.targets:
         for route, count in enumerate((first, second)):
             assert sum(counts[route] for counts in plan.targets.values()) == pytest.approx(count)
