@@ -8,7 +8,7 @@ from dataclasses import dataclass
 _WINDOW_S = 30.0
 # What a ratio must rest on before it is called a drift: most of a window, and some answers.
 _ENOUGH_S, _ENOUGH_TOKENS = 25.0, 1000.0
-_LOW, _HIGH = 0.75, 1.33
+_LOW, _HIGH = 0.67, 1.5
 
 
 @dataclass(frozen=True, slots=True)

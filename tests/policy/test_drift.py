@@ -16,7 +16,7 @@ def test_live_against_promise() -> None:
     assert drift.ratio == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize(("tokens", "off"), [(60, True), (90, False), (110, False), (150, True)])
+@pytest.mark.parametrize(("tokens", "off"), [(60, True), (75, False), (140, False), (160, True)])
 def test_a_profile_that_no_longer_fits_is_noticed_after_a_while(tokens: int, off: bool) -> None:
     drift, seen = Drift(), []
     for _ in range(80):
