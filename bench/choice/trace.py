@@ -42,7 +42,7 @@ MIXED = ((3, 3, 0, 0), (3, 3, 3, 0), (3, 0, 0, 0), (3, 1, 1, 1), (1, 1, 1, 0))
 # Where the routes' weights are shown too.
 WEIGHED = ((3, 3, 0, 0), (3, 1, 1, 1), (1, 1, 1, 1))
 # The routes' weights there: (best peak / own peak) ^ power.
-POWERS = (0.75, 1.0)
+POWERS = (0.75, 0.9, 1.0)
 
 
 class Sample(NamedTuple):
