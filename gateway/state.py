@@ -77,12 +77,13 @@ class RouteStatus:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything at one moment."""
+    """Everything at one moment; `plan` is how routes are kept apart, if they are."""
 
     engines: tuple[EngineStatus, ...]
     routes: Mapping[str, RouteStatus]
     retry_budget: float
     draining: bool
+    plan: Plan | None
 
 
 class Lease:
@@ -92,17 +93,15 @@ class Lease:
         engine: where.
         begun: when, on the state's clock.
         depth: the depth it runs at under the load the request made.
-        waited_s: seconds in the queue.
         on_lost: called when the engine is found hung or gone.
     """
 
-    def __init__(self, state: State, slot: _Slot, route: str, waited_s: float) -> None:
+    def __init__(self, state: State, slot: _Slot, route: str) -> None:
         self._state = state
         self._slot = slot
         self._held = True
         self.route = route
         self.engine = slot.engine
-        self.waited_s = waited_s
         self.on_lost: Callable[[], None] | None = None
         slot.leases.add(self)
         self.begun = state._clock()
@@ -320,7 +319,7 @@ class State:
             return choice
         if self._waiting:  # who came first is served first
             return replace(choice, view=None, reason=Fitness.HELD)
-        return Lease(self, self._slots[choice.view.engine.name], route, 0.0)
+        return Lease(self, self._slots[choice.view.engine.name], route)
 
     def wait(
         self, route: str, wake: Callable[[], None], avoid: str | None = None, *, first: bool = False
@@ -368,10 +367,9 @@ class State:
             route, self._turns = next_turn(self._turns, costs, _QUANTUM)
             waiter, engine = heads[route]
             self._queues[route].remove(waiter)
-            now = self._clock()
-            self._speeds[route] = self._speeds[route].started(now)
+            self._speeds[route] = self._speeds[route].started(self._clock())
             self._left_queue(route)
-            waiter.lease = Lease(self, self._slots[engine], route, now - waiter.since)
+            waiter.lease = Lease(self, self._slots[engine], route)
             waiter.wake()
 
     def _placeable(self, route: str) -> tuple[Waiter, str] | None:
@@ -574,7 +572,7 @@ class State:
             for route in self.fleet.routes
         }
         engines = tuple(self._status(slot, now) for slot in self._slots.values())
-        return Snapshot(engines, routes, self._budget.remaining(now), self.draining)
+        return Snapshot(engines, routes, self._budget.remaining(now), self.draining, self._plan)
 
     def _status(self, slot: _Slot, now: float) -> EngineStatus:
         age = now - slot.reading.at if slot.reading else None

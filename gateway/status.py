@@ -19,6 +19,10 @@ def report(snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
         "draining": snapshot.draining,
         "retry_budget": round(snapshot.retry_budget, 1),
         "notes": list(fleet.notes),
+        "kept_apart": {
+            pool: dict(zip(fleet.routes, map(round, part), strict=True))
+            for pool, part in (snapshot.plan.targets if snapshot.plan else {}).items()
+        },
         "routes": {name: _route(name, snapshot, fleet) for name in fleet.routes},
         "pools": {
             name: {

@@ -221,7 +221,6 @@ class TestQueues:
         held.pop().release()
         assert (one, two) == ([1], [])
         assert first.lease is not None
-        assert first.lease.waited_s == 3
         assert world.state.snapshot().routes["text"].oldest_wait_s == 3
         first.lease.release()
         assert second.lease is not None

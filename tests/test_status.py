@@ -5,6 +5,7 @@ from random import Random
 from gateway.config import parse
 from gateway.fleet import Fleet
 from gateway.model import Engine, Reading
+from gateway.policy.plan import Plan
 from gateway.state import Lease, State
 from gateway.status import report
 
@@ -48,4 +49,8 @@ def test_it_shows_what_the_next_request_is_chosen_by() -> None:
     assert deep["ours"] == {"text": 1, "table": 0}
     assert (plain["load"], plain["reading_age_s"], plain["mismatch"]) == (7, 2.0, "it speculates")
     assert told["pools"]["plain"]["engines"] == ["p:80", "q:80"]
+    assert told["kept_apart"] == {}
+    state.follow(Plan((9, 9), {"deep": [9.0, 0.2], "plain": [0.0, 8.8]}, {"deep": 9.2, "plain": 4.4}))
+    apart = report(state.snapshot(), fleet)["kept_apart"]
+    assert apart == {"deep": {"text": 9, "table": 0}, "plain": {"text": 0, "table": 9}}
     assert "hunter2" not in json.dumps(told)
