@@ -29,10 +29,10 @@ _PLAIN_WORDS = {
 }
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
-# Settings of the contract that this version accepts and does not apply yet, by the issue that will.
-_NOT_IN_EFFECT: Mapping[str, int] = {"model_path": 5}
+# Settings that this version accepts and does not apply yet.
+_NOT_IN_EFFECT = ("model_path",)
 # The same where serving without the setting would be unsafe: `serve` refuses to start.
-_NOT_SAFE_YET: Mapping[str, int] = {"auth.keys_file": 7, "auth.limits": 7, "server.admin_port": 7}
+_NOT_SAFE_YET = ("auth.keys_file", "auth.limits", "server.admin_port")
 
 
 def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
@@ -100,7 +100,7 @@ def _settings(section: Section, prefix: str = "") -> dict[str, object]:
     return found
 
 
-def _listed(key: str, patterns: Mapping[str, int]) -> bool:
+def _listed(key: str, patterns: Iterable[str]) -> bool:
     """Whether a dotted key is one of the patterns, in which `*` stands for a name."""
     parts = (re.escape(pattern).replace(r"\*", ".+") for pattern in patterns)
     return any(re.fullmatch(part, key) for part in parts)

@@ -16,76 +16,21 @@ if TYPE_CHECKING:
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
+
+def _bounds(numbers: str) -> tuple[float, ...]:
+    return tuple(map(float, numbers.split()))
+
+
 _ERROR_TYPES = {400: "BadRequestError", 404: "NotFoundError", 503: "ServiceUnavailableError"}
 _LATENCY_BOUNDS = {
-    "time_to_first_token_seconds": (
-        *(
-            0.001,
-            0.005,
-            0.01,
-            0.02,
-            0.04,
-            0.06,
-            0.08,
-            0.1,
-            0.25,
-            0.5,
-            0.75,
-            1.0,
-            2.5,
-            5.0,
-            7.5,
-            10.0,
-            20.0,
-            40.0,
-        ),
-        *(80.0, 160.0, 640.0, 2560.0),
+    "time_to_first_token_seconds": _bounds(
+        "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 20 40 80 160 640 2560"
     ),
-    "inter_token_latency_seconds": (
-        *(
-            0.01,
-            0.025,
-            0.05,
-            0.075,
-            0.1,
-            0.15,
-            0.2,
-            0.3,
-            0.4,
-            0.5,
-            0.75,
-            1.0,
-            2.5,
-            5.0,
-            7.5,
-            10.0,
-            20.0,
-            40.0,
-        ),
-        80.0,
+    "inter_token_latency_seconds": _bounds(
+        "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5 5 7.5 10 20 40 80"
     ),
-    "e2e_request_latency_seconds": (
-        *(
-            0.3,
-            0.5,
-            0.8,
-            1.0,
-            1.5,
-            2.0,
-            2.5,
-            5.0,
-            10.0,
-            15.0,
-            20.0,
-            30.0,
-            40.0,
-            50.0,
-            60.0,
-            120.0,
-            240.0,
-            480.0,
-        ),
-        *(960.0, 1920.0, 7680.0),
+    "e2e_request_latency_seconds": _bounds(
+        "0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680"
     ),
 }
 _HISTOGRAM_HELP = {
