@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
 import logging
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gateway.app import Gateway
 from gateway.config import parse
+from gateway.policy.balance import Fitness
 from tests.conftest import Fleeting, fleet
 from tests.support import (
     USAGE,
@@ -267,12 +268,14 @@ async def test_what_follows_the_last_whole_event_is_passed_on_too(running: Runni
 
 async def test_an_engine_that_cannot_be_reached_is_taken_out_at_once() -> None:
     text = "model: m\npools: {p: {engines: [URL]}}\nroutes: {text: {}}\npolling: {scrape_s: 3600}"
-    async with contextlib.AsyncExitStack() as stack:
-        async with served(FakeEngine()) as engine:
-            gateway = Gateway(parse(text.replace("URL", engine), "f", Path(), {}))
-            url = await stack.enter_async_context(served(gateway.api))
-            await until(lambda: gateway.state.up("text"))
-        async with httpx.AsyncClient(base_url=url) as http:
+    # Bound and not listening: nobody else can come to have the port.
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        name = f"127.0.0.1:{closed.getsockname()[1]}"
+        gateway = Gateway(parse(text.replace("URL", f"http://{name}"), "f", Path(), {}))
+        async with served(gateway.api) as url, httpx.AsyncClient(base_url=url) as http:
+            await until(lambda: gateway.state.choose("text").reason is Fitness.DOWN)
+            gateway.state.mark(name, up=True)
             replies = [await http.post(CHAT, json=chat(model="m")) for _ in range(2)]
     assert [(reply.status_code, reply.json()["error"]["code"]) for reply in replies] == [
         (502, "engine_unreachable"),
