@@ -38,11 +38,13 @@ async def test_no_connection_is_told_from_a_connection_that_broke() -> None:
         await send.body(b"{")
         raise ConnectionError
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    # Bound and not listening: nobody else can come to have the port.
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        async with EngineClient() as client:
+            with pytest.raises(EngineFailed) as refused:
+                await post(client, f"http://127.0.0.1:{closed.getsockname()[1]}")
     async with EngineClient() as client:
-        with pytest.raises(EngineFailed) as refused:
-            await post(client, f"http://127.0.0.1:{port}")
         assert refused.value.code == "engine_unreachable"
         async with served(FakeEngine(die)) as url:
             with pytest.raises(EngineFailed) as died:
