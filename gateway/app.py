@@ -139,8 +139,7 @@ class Gateway:
                     await asyncio.gather(self._supervising, return_exceptions=True)
 
     def _engines(self, config: Config) -> tuple[Engine, ...]:
-        wanted = any(EMBEDDED in pool.engines for pool in config.pools.values())
-        if wanted and self._supervisor is None:
+        if self._supervisor is None and _wants_embedded(config):
             self._supervisor = Supervisor(self._embedded_command, self._embedded_died)
         return self._discovery.engines(self._supervisor.url if self._supervisor else None)
 
@@ -174,9 +173,12 @@ def require_embedded(config: Config) -> None:
     Raises:
         ConfigError: its packages are missing.
     """
-    wanted = any(EMBEDDED in pool.engines for pool in config.pools.values())
-    if wanted and importlib.util.find_spec("rapidocr") is None:
+    if _wants_embedded(config) and importlib.util.find_spec("rapidocr") is None:
         raise ConfigError(["the embedded engine needs: pip install 'ocr-gateway[embedded]'"])
+
+
+def _wants_embedded(config: Config) -> bool:
+    return any(EMBEDDED in pool.engines for pool in config.pools.values())
 
 
 def _tell(fleet: Fleet) -> None:

@@ -291,9 +291,10 @@ class State:
         if route not in self._queues:
             return Choice(None, Fitness.DOWN, (), 0)
         now = self._clock()
-        planned = self._planned(route) if self._plan and self._plan.targets else ()
-        choice = self._choose(planned, route, now, avoid)
-        if choice.view is None:
+        choice = None
+        if self._plan and self._plan.targets:
+            choice = self._choose(self._planned(route, self._plan), route, now, avoid)
+        if choice is None or choice.view is None:
             choice = self._choose(self._by_route[route], route, now, avoid)
         if choice.reason is Fitness.DOWN and not self._pending.isdisjoint(self.fleet.config.pools_of(route)):
             choice = replace(choice, reason=Fitness.RESTING)
@@ -413,18 +414,19 @@ class State:
             self._refresh(slot)
         self.pump()
 
-    def _planned(self, route: str) -> list[_Slot]:
-        """The engines of the pool in which a route is furthest below its part of the plan, if there is one.
+    def _planned(self, route: str, plan: Plan) -> list[_Slot]:
+        """The engines of the pool in which a route is furthest below its part of the plan.
 
         A plan knows better than a peak which load its engines are to have.
         """
-        parts = self._plan.targets if self._plan else {}
         index = self.fleet.routes.index(route)
         have: Counter[str] = Counter()
         for slot in self._by_route[route]:
             have[slot.engine.pool] += slot.own[route]
         lacking = {
-            pool: part[index] * self._plan_share - have[pool] for pool, part in parts.items() if part[index]
+            pool: part[index] * self._plan_share - have[pool]
+            for pool, part in plan.targets.items()
+            if part[index]
         }
         pool = max(lacking, key=lacking.__getitem__, default="")
         return [slot for slot in self._by_route[route] if slot.engine.pool == pool]
@@ -633,8 +635,8 @@ class State:
             return
         pool = slot.engine.pool
         mix = [
-            self._in_flight[route] if pool in self.fleet.config.pools_of(route) else 0
-            for route in self.fleet.routes
+            self._in_flight[route] if may else 0
+            for route, may in zip(self.fleet.routes, self.fleet.serves[pool], strict=True)
         ]
         appraisal = table.appraise(own, slot.foreign, mix)
         planned = math.ceil(self._plan.loads.get(pool, 0)) if self._plan else 0

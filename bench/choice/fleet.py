@@ -188,6 +188,12 @@ class Result(NamedTuple):
     by_route: dict[str, float]
 
 
+def evenly(clients: int) -> dict[str, int]:
+    """Return the clients of each route in a mix: a third each."""
+    third, rest = divmod(clients, len(ROUTES))
+    return {route: third + (place < rest) for place, route in enumerate(ROUTES)}
+
+
 def measure(world: World, start: float, end: float) -> Result:
     """Run a world to `end` and tell what happened from `start` on."""
     world.run(start)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.choice import choosers, splits
-from bench.choice.fleet import ROUTES, Fleet, Pool, World, measure
+from bench.choice.fleet import ROUTES, Fleet, Pool, World, evenly, measure
 from bench.choice.sweep import LOADS, SEEDS, engine_schedule, fit_of
 from gateway.policy.depth import depth_at
 
@@ -39,8 +39,7 @@ class Cell(NamedTuple):
         """Return the clients of each route: all of one, or a third each."""
         if self.kind != "mix":
             return {self.kind: self.clients}
-        third, rest = divmod(self.clients, len(ROUTES))
-        return {route: third + (place < rest) for place, route in enumerate(ROUTES)}
+        return evenly(self.clients)
 
 
 def fleet_of(name: str, fit: str) -> Fleet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.choice import trace
-from bench.choice.fleet import ROUTES, World, measure
+from bench.choice.fleet import World, evenly, measure
 from bench.choice.sweep import fit_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,5 @@ def _rate(case: Case, sweep: Sweep, replicas: int, scrape_s: float) -> float:
         ).rate
     world = World(fit_of(case.fit), case.fleet, seed=case.clients)
     gateways = trace.choosers_of(world, "ours", sweep, 1, replicas=replicas, scrape_s=scrape_s)
-    third, rest = divmod(case.clients, len(ROUTES))
-    clients = {route: third + (place < rest) for place, route in enumerate(ROUTES)}
-    world.clients(lambda client: gateways[client % len(gateways)], clients)
+    world.clients(lambda client: gateways[client % len(gateways)], evenly(case.clients))
     return measure(world, _WARM_S, _WARM_S + _WINDOW_S).rate

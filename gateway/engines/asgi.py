@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DRAIN_SECONDS = 60
 
+_MAX_MODEL_LEN = 131_072
 _SANE_ID = re.compile(r"[\w.:-]{1,128}")
 
 
@@ -99,6 +100,21 @@ def request_id(scope: Scope) -> str:
 def not_served(_: Request, error: Any) -> Response:
     """Answer an unknown path or method as vLLM does."""
     return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
+
+
+def model_list(model: str, created: int, owned_by: str) -> Response:
+    """Answer GET /v1/models as vLLM does; `created` is in seconds since 1970."""
+    card = {
+        "id": model,
+        "object": "model",
+        "created": created,
+        "owned_by": owned_by,
+        "root": model,
+        "parent": None,
+        "max_model_len": _MAX_MODEL_LEN,
+        "permission": [],
+    }
+    return JSONResponse({"object": "list", "data": [card]})
 
 
 async def send_start(send: Send, status: int, media_type: bytes, length: int | None = None) -> None:

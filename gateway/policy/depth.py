@@ -163,7 +163,8 @@ class Table:
         ours = sum(own)
         load = min(ours + foreign, self.max_load)
         weights = own if ours else mix if any(mix) else [1] * len(own)
-        share = load / sum(weights)
+        total = sum(weights)
+        share = load / total
         counts = [weight * share for weight in weights]
         crowding = 0.0
         if self._by_load:
@@ -174,7 +175,6 @@ class Table:
             self._by_schedule(route, crowding) if gain is None else gain
             for route, gain in enumerate(self._gains(counts, load))
         )
-        total = sum(weights)
         rounded = tuple(math.ceil(weight * _MIX_STEPS / total) for weight in weights)
         return Appraisal(gains, self._hold(rounded))
 

@@ -22,6 +22,7 @@ from gateway.engines.asgi import (
     Raw,
     answer_while_connected,
     make_server,
+    model_list,
     not_served,
     read_body,
     request_id,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from gateway.engines.embedded.requests import ReadRequest
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-MAX_MODEL_LEN = 131_072
 VERSION = f"{__version__}+embedded"
 
 _log = logging.getLogger("gateway.engines.embedded")
@@ -111,17 +111,7 @@ class EmbeddedEngine:
             self._on_failure()
 
     async def _models(self, _: Request) -> Response:
-        card = {
-            "id": self._model,
-            "object": "model",
-            "created": self._started,
-            "owned_by": "ocr-gateway",
-            "root": self._model,
-            "parent": None,
-            "max_model_len": MAX_MODEL_LEN,
-            "permission": [],
-        }
-        return JSONResponse({"object": "list", "data": [card]})
+        return model_list(self._model, self._started, "ocr-gateway")
 
     async def _health(self, _: Request) -> Response:
         return Response(status_code=200 if self._workers.ready else 503)

@@ -19,6 +19,7 @@ from gateway.engines.asgi import (
     Raw,
     answer_while_connected,
     make_server,
+    model_list,
     not_served,
     read_body,
     request_id,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from gateway.engines.simulated.runner import Job
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-MAX_MODEL_LEN = 131_072
 VERSION = f"{__version__}+simulated"
 GARBAGE = b"\x00\xffsimulated garbage }{"
 
@@ -135,17 +135,7 @@ class SimulatedEngine:
         running.cancel()
 
     async def _models(self, _: Request) -> Response:
-        card = {
-            "id": self._model,
-            "object": "model",
-            "created": self._started,
-            "owned_by": "simulated",
-            "root": self._model,
-            "parent": None,
-            "max_model_len": MAX_MODEL_LEN,
-            "permission": [],
-        }
-        return JSONResponse({"object": "list", "data": [card]})
+        return model_list(self._model, self._started, "simulated")
 
     async def _health(self, _: Request) -> Response:
         return Response(status_code=503 if self._fault.kind == "not_ready" else 200)
