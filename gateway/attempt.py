@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gateway.client import Answer, EngineClient
     from gateway.config import Timeouts
-    from gateway.model import Usage
+    from gateway.model import Speculation, Usage
     from gateway.state import Lease
 
 # What a client should wait where an engine does not say.
@@ -53,6 +53,7 @@ class Job:
         stream: a stream is asked for.
         strip_usage: the usage chunk was the gateway's own wish, and not for the client.
         timeouts: the route's.
+        merged: its stream's chunks carry several steps each, as the client wished.
     """
 
     path: str
@@ -61,6 +62,7 @@ class Job:
     stream: bool
     strip_usage: bool
     timeouts: Timeouts
+    merged: bool = False
 
 
 @dataclass(slots=True)
@@ -71,11 +73,22 @@ class Outturn:
         usage: token counts.
         first_token_at: when the first output of a stream came, by time.perf_counter.
         failed: the status of a failure that the stream told; 0 where there was none.
+        steps: chunks of a stream that carried a step's tokens each; 0 where that is not known.
+        countable: it is one answer, and all of it.
+        speculation: what the engine told of its drafts.
     """
 
     usage: Usage | None = None
     first_token_at: float | None = None
     failed: int = 0
+    steps: int = 0
+    countable: bool = True
+    speculation: Speculation | None = None
+
+    def account(self, lease: Lease) -> None:
+        """Tell the lease of a complete answer what came of its speculation."""
+        if self.usage and self.countable and not self.failed:
+            lease.told(self.speculation, completion_tokens=self.usage.completion_tokens, steps=self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +202,8 @@ async def _begin(
             whole = openai.read_answer(body)
             if whole is None:
                 raise EngineFailed("the engine's answer is no completion", code="engine_garbage")
-            outturn.usage = whole.usage
+            outturn.usage, outturn.speculation = whole.usage, whole.speculation
+            outturn.account(lease)
         length, chunks = len(body), _once(body)
     await stack.enter_async_context(aclosing(chunks))
     retry_after = answer.retry_after or str(RETRY_AFTER_S) if answer.status == 429 else None
@@ -264,6 +278,7 @@ class _Events:
             self._lease.outcome(retry.blame(Failure.BROKEN_STREAM))
         elif not self._outturn.failed:
             self._lease.outcome(Outcome.SUCCESS)
+        self._outturn.account(self._lease)
         self._lease.release()
         if passed:
             yield passed
@@ -283,7 +298,10 @@ class _Events:
         chunk = openai.read_chunk(data)
         if chunk.has_output and self._outturn.first_token_at is None:
             self._outturn.first_token_at = time.perf_counter()
-        self._outturn.usage = chunk.usage or self._outturn.usage
+        self._outturn.steps += chunk.is_step and not self._job.merged
+        self._outturn.countable &= not chunk.is_uncountable
+        if chunk.usage:
+            self._outturn.usage, self._outturn.speculation = chunk.usage, chunk.speculation
         if chunk.is_error:
             self._outturn.failed = 400 if chunk.is_clients_error else EngineFailed.status
         return not (self._job.strip_usage and chunk.is_usage_only)

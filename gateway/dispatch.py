@@ -219,6 +219,7 @@ class Dispatcher:
                 body=openai.rewritten(request, model=alias, repaired=repaired),
                 stream=request.stream,
                 strip_usage=not request.include_usage,
+                merged=request.merged,
                 timeouts=config.routes[route].timeouts,
             )
 
@@ -316,28 +317,35 @@ class Dispatcher:
         route = call.decision.route if call.decision else ""
         engine = call.lease.engine if call.lease else None
         usage, first_token_at = call.outturn.usage, call.outturn.first_token_at
+        first_token_s = first_token_at - call.started if first_token_at else None
         self._metrics.finished(
             route=route,
             pool=engine.pool if engine else "",
             code=call.code,
             seconds=seconds,
             waited_s=call.waited_s if engine or call.waited_s else None,
-            first_token_s=first_token_at - call.started if first_token_at else None,
+            first_token_s=first_token_s,
             usage=usage,
         )
         if usage and call.code == 200:
             self._state.answered(route, usage.completion_tokens)
+        sample = call.lease.believed() if call.lease else None
+        length = sample.speculation.length if sample else None
         fields: dict[str, Any] = {
             "request_id": call.request_id,
             "path": call.path,
             "code": call.code,
             "route": route,
             "reason": call.decision.reason if call.decision else "",
+            "pool": engine.pool if engine else "",
             "engine": engine.name if engine else "",
             "depth": call.lease.depth if call.lease else None,
             "seconds": round(seconds, 4),
             "waited": round(call.waited_s, 4) or None,
+            "first_token": round(first_token_s, 4) if first_token_s else None,
             "completion_tokens": usage.completion_tokens if usage else None,
+            "acceptance_length": round(length, 4) if length else None,
+            "acceptance_source": sample.source if sample else None,
         }
         log.info("request", extra={"fields": fields})
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 import gateway
+from gateway.policy.acceptance import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prometheus_client import Metric
 
+    from gateway.fleet import Fleet
     from gateway.model import SortDecision, Usage
+    from gateway.policy.acceptance import Sample
     from gateway.state import Snapshot, State
 
 # A creation time beside every counter would double the page; nothing here asks for them.
@@ -26,6 +29,8 @@ Stage = Literal["receive", "sort", "choose", "forward"]
 
 _PREFIX = "ocr_gateway_"
 _DURATIONS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
+# Tokens per step; 1 is a step of which no draft was accepted.
+_LENGTHS = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.2, 2.4, 2.6, 2.8, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 6, 8, 12)
 _OVERHEADS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
@@ -37,7 +42,7 @@ class _StateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         snapshot, fleet = self._state.snapshot(), self._state.fleet
-        yield from self._of_routes(snapshot)
+        yield from self._of_routes(snapshot, fleet)
         yield from self._of_engines(snapshot)
         depths = _gauge("pool_depth", "The pool's num_speculative_tokens", "pool")
         crossovers = _gauge(
@@ -50,19 +55,21 @@ class _StateCollector(Collector):
                     crossovers.add_metric([pool, route], table.crossover(index).load)
         budget = _gauge("retry_budget_remaining", "Retries that may be made at once")
         budget.add_metric([], snapshot.retry_budget)
-        build = _gauge("build_info", "The gateway's version", "version")
-        build.add_metric([gateway.__version__], 1)
+        build = _gauge("build_info", "The gateway's version, and the model it serves", "version", "model")
+        build.add_metric([gateway.__version__, fleet.config.model], 1)
         yield from (depths, crossovers, budget, build)
 
-    def _of_routes(self, snapshot: Snapshot) -> Iterator[Metric]:
+    def _of_routes(self, snapshot: Snapshot, fleet: Fleet) -> Iterator[Metric]:
         in_flight = _gauge("in_flight", "Requests that occupy an engine now", "route")
         waiting = _gauge("waiting", "Requests that wait for an engine", "route")
         oldest = _gauge("oldest_wait_seconds", "How long the first in the queue has waited", "route")
+        limit = _gauge("queue_limit_seconds", "The longest wait: routes.*.queue.max_wait_s", "route")
         for name, route in snapshot.routes.items():
+            limit.add_metric([name], fleet.config.routes[name].queue.max_wait_s)
             in_flight.add_metric([name], route.in_flight)
             waiting.add_metric([name], route.waiting)
             oldest.add_metric([name], route.oldest_wait_s)
-        yield from (in_flight, waiting, oldest)
+        yield from (in_flight, waiting, oldest, limit)
 
     def _of_engines(self, snapshot: Snapshot) -> Iterator[Metric]:
         labels = ("pool", "engine")
@@ -85,6 +92,25 @@ class _StateCollector(Collector):
             if status.ratio is not None:
                 ratio.add_metric(names, status.ratio)
         yield from (up, load, breaker, age, mismatch, rate, ratio)
+        yield from self._of_counters(snapshot)
+
+    def _of_counters(self, snapshot: Snapshot) -> Iterator[Metric]:
+        """What engines with a speculative config counted themselves, whoever's the requests were."""
+        labels = ("pool", "engine")
+        drafts = _counter("engine_spec_drafts", "Drafts, by the engine's own counter", *labels)
+        tokens = _counter("engine_spec_draft_tokens", "Draft tokens, by its own counter", *labels)
+        accepted = _counter("engine_spec_accepted_tokens", "Accepted tokens, by its own counter", *labels)
+        for status in snapshot.engines:
+            if sums := status.speculation:
+                names = [status.view.engine.pool, status.view.engine.name]
+                drafts.add_metric(names, sums.drafts)
+                tokens.add_metric(names, sums.draft_tokens or 0.0)
+                accepted.add_metric(names, sums.accepted)
+        yield from (drafts, tokens, accepted)
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(_PREFIX + name, text, labels=labels)
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
@@ -128,6 +154,43 @@ class Metrics:
         )
         self._prompt_tokens = self._counter("prompt_tokens", "Input tokens", ["route", "pool"])
         self._completion_tokens = self._counter("completion_tokens", "Output tokens", ["route", "pool"])
+        known_from = ["route", "pool", "source"]
+        self._drafts = self._counter("spec_drafts", "Drafts, by where that is known from", known_from)
+        self._draft_tokens = self._counter(
+            "spec_draft_tokens", "Draft tokens; unknown of streams", known_from
+        )
+        self._accepted = self._counter("spec_accepted_tokens", "Accepted draft tokens", known_from)
+        self._positions = self._counter(
+            "spec_accepted_tokens_per_position",
+            "Accepted draft tokens by position, where the engine tells",
+            ["route", "pool", "position"],
+        )
+        self._lengths = self._histogram(
+            "acceptance_length", "Mean acceptance length of each request, for spread", known_from, _LENGTHS
+        )
+        self.expect(state.fleet)
+        state.on_sample = self.accepted
+
+    def expect(self, fleet: Fleet) -> None:
+        """Show what a fleet may count as 0 until it does: `rate` loses an increase that begins a series."""
+        for route in fleet.routes:
+            for pool in fleet.config.pools_of(route):
+                if fleet.config.pools[pool].depth:
+                    for source in Source:
+                        self._drafts.labels(route, pool, source)
+                        self._accepted.labels(route, pool, source)
+
+    def accepted(self, route: str, pool: str, sample: Sample) -> None:
+        """Count what was drafted for a route in a pool, and what came of it."""
+        speculation = sample.speculation
+        self._drafts.labels(route, pool, sample.source).inc(speculation.drafts)
+        self._accepted.labels(route, pool, sample.source).inc(speculation.accepted)
+        if speculation.draft_tokens is not None:
+            self._draft_tokens.labels(route, pool, sample.source).inc(speculation.draft_tokens)
+        for position, accepted in enumerate(speculation.accepted_per_position):
+            self._positions.labels(route, pool, position).inc(accepted)
+        if speculation.length is not None and sample.source is not Source.ENGINE:
+            self._lengths.labels(route, pool, sample.source).observe(speculation.length)
 
     def sorted(self, decision: SortDecision) -> None:
         """Count a sorting decision."""

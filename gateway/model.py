@@ -80,6 +80,28 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """What was drafted, and what came of it: sums over one answer, one engine or one route.
+
+    Attributes:
+        drafts: as vLLM counts them: one for each request and step that had draft tokens.
+        accepted: draft tokens that were accepted.
+        draft_tokens: tokens proposed; None where that is not known.
+        accepted_per_position: accepted tokens by draft position; empty where that is not known.
+    """
+
+    drafts: float
+    accepted: float
+    draft_tokens: float | None = None
+    accepted_per_position: tuple[float, ...] = ()
+
+    @property
+    def length(self) -> float | None:
+        """The acceptance length, in tokens per step; None without a draft."""
+        return 1 + self.accepted / self.drafts if self.drafts else None
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What an engine's metrics said.
 
@@ -89,6 +111,9 @@ class Reading:
         own: how many of them were this gateway's at that moment.
         awake: it is not in sleep mode.
         generation_tokens: tokens written since it started.
+        finished: requests finished since then, anybody's.
+        ended: how many of this gateway's had ended when the engine was asked.
+        speculation: what it has drafted since it started; None where it does not speculate.
         mismatch: how it differs from its pool's configuration; empty where it does not, or it is not known.
     """
 
@@ -97,6 +122,9 @@ class Reading:
     own: int
     awake: bool = True
     generation_tokens: float = 0.0
+    finished: float = 0.0
+    ended: int = 0
+    speculation: Speculation | None = None
     mismatch: str = ""
 
 

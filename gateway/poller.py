@@ -177,7 +177,7 @@ class Poller:
         end is taken off its load: a request of ours that came or went meanwhile must not pass for another's.
         """
         engine = watch.engine
-        asked = self._state.ours(engine.name)
+        asked, ended = self._state.ours(engine.name), self._state.ended(engine.name)
         try:
             seen = read_metrics(await self._client.page(engine, "/metrics", patience_s))
         except (GatewayError, ValueError) as error:
@@ -194,6 +194,9 @@ class Poller:
             own=max(asked, self._state.ours(engine.name)),
             awake=seen.awake,
             generation_tokens=seen.generation_tokens,
+            finished=seen.finished,
+            ended=ended,
+            speculation=seen.speculation,
             mismatch=mismatch(self._state.fleet.config, engine, seen, watch.version),
         )
         self._state.read(engine.name, reading)
@@ -236,18 +239,18 @@ def _differences(config: Config, engine: Engine, seen: EngineReading, version: s
     pool = config.pools.get(engine.pool)
     if pool is None:
         return
-    depth, positions = pool.depth, len(seen.accepted_per_position)
-    if depth and seen.drafts is None:
+    depth, drafted = pool.depth, seen.speculation
+    if depth and drafted is None:
         yield (
             "it does not speculate (its metrics have no spec_decode series), "
             f"but pool {engine.pool} has num_speculative_tokens {depth}"
         )
-    elif not depth and seen.drafts is not None:
+    elif not depth and drafted is not None:
         yield (
             "it speculates (its metrics have spec_decode series), "
             f"but pool {engine.pool} has no speculative_config"
         )
-    elif positions not in (0, depth):
+    elif drafted and (positions := len(drafted.accepted_per_position)) not in (0, depth):
         yield f"it has num_speculative_tokens {positions}, but pool {engine.pool} has {depth}"
     for route, profile in config.profiles.items():
         measured = profile.meta.get("engine_version")

@@ -8,6 +8,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gateway.ledger import Ledger
+from gateway.policy.acceptance import Recent, Source, of_answer
 from gateway.policy.admission import MeanTokens, QueueSpeed, Turns, idle, next_turn
 from gateway.policy.balance import WARM_S, Choice, EngineView, Fitness, choose
 from gateway.policy.breaker import Breaker, Outcome, Phase
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gateway.fleet import Fleet
-    from gateway.model import Engine, Reading
+    from gateway.model import Engine, Reading, Speculation
+    from gateway.policy.acceptance import Sample
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,9 @@ class EngineStatus:
         drifts: the profiles no longer describe it.
         mismatch: how it differs from its pool's configuration; empty where it does not, or it is not known.
         leaving: it is on its way out.
+        speculation: what its own counters grew by since they were first read; None where it does not
+            speculate.
+        merges: its streams merge chunks, and give no estimates.
     """
 
     view: EngineView
@@ -63,16 +69,31 @@ class EngineStatus:
     drifts: bool
     mismatch: str
     leaving: bool
+    speculation: Speculation | None
+    merges: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A route's speculation in one pool: decayed sums of about five minutes; not `exact`: estimated."""
+
+    sums: Speculation
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RouteStatus:
-    """One route at one moment: requests on engines, requests waiting, and for how long the first has."""
+    """One route at one moment: requests on engines, requests waiting, and for how long the first has.
+
+    Attributes:
+        acceptance: by pool; the exact figures alone where there are any.
+    """
 
     in_flight: int
     waiting: int
     oldest_wait_s: float
     mean_tokens: float
+    acceptance: Mapping[str, Acceptance]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +115,7 @@ class Lease:
         begun: when, on the state's clock.
         depth: the depth it runs at under the load the request made.
         on_lost: called when the engine is found hung or gone.
+        sample: what the answer told of speculation.
     """
 
     def __init__(self, state: State, slot: _Slot, route: str) -> None:
@@ -103,7 +125,9 @@ class Lease:
         self.route = route
         self.engine = slot.engine
         self.on_lost: Callable[[], None] | None = None
+        self.sample: Sample | None = None
         slot.leases.add(self)
+        slot.ledger.began(self, route)
         self.begun = state._clock()
         slot.tried(self.begun)
         state._changed(slot, route, +1)
@@ -117,11 +141,27 @@ class Lease:
         """Feed the engine's breaker with what its work says of it."""
         self._state._judge(self._slot, outcome, self.begun)
 
+    def told(self, speculation: Speculation | None, *, completion_tokens: int, steps: int) -> None:
+        """Note what a complete answer tells of its speculation; see policy.acceptance.of_answer."""
+        pool = self._state.fleet.config.pools.get(self.engine.pool)
+        self.sample = of_answer(
+            speculation,
+            completion_tokens=completion_tokens,
+            steps=steps,
+            depths=pool.depths if pool else (0,),
+        )
+
+    def believed(self) -> Sample | None:
+        """Return what was told, but for estimates while the engine's counters do not bear them out."""
+        estimate = self.sample and self.sample.source is Source.STREAM
+        return None if estimate and not self._slot.ledger.trusts_streams else self.sample
+
     def release(self) -> None:
         """Give the place back."""
         if self._held:
             self._held = False
             self._slot.leases.discard(self)
+            self._slot.ledger.finished(self, self.sample)
             self._state._changed(self._slot, self.route, -1)
             self._state.pump()
 
@@ -137,8 +177,9 @@ class Lease:
 class _Slot:
     """All that is known of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, book: Callable[[str, str, Sample], None]) -> None:
         self.engine = engine
+        self.ledger = Ledger(lambda route, sample: book(route, engine.pool, sample))
         self.answers: bool | None = None
         self.leaving = False
         self.own: Counter[str] = Counter()
@@ -193,6 +234,7 @@ class State:
         closing: the gateway is about to stop: work is taken, but clients had better go elsewhere.
         draining: no new work is taken.
         open: requests being dealt with, from their receipt to the last byte of their answers.
+        on_sample: hears of every figure of speculation that counts: route, pool, sample.
     """
 
     def __init__(
@@ -215,6 +257,7 @@ class State:
         self.fleet = fleet
         self.closing = self.draining = False
         self.open = 0
+        self.on_sample: Callable[[str, str, Sample], None] = lambda *_: None
         self._clock = clock
         self._rng = rng
         self._started = clock()
@@ -224,6 +267,7 @@ class State:
         self._queues: dict[str, deque[Waiter]] = {}
         self._speeds: dict[str, QueueSpeed] = {}
         self._means: dict[str, MeanTokens] = {}
+        self._acceptance: dict[tuple[str, str, bool], Recent] = {}
         self._turns = Turns()
         self._waiting = 0
         self._budget = Budget(fleet.config.retry.budget)
@@ -251,6 +295,8 @@ class State:
                 waiter.wake()
             del self._speeds[route], self._means[route], self._by_route[route]
             self._turns = idle(self._turns, route)
+        for key in [key for key in self._acceptance if key[0] not in fleet.routes]:
+            del self._acceptance[key]
         for route in fleet.routes:
             self._queues.setdefault(route, deque())
             self._speeds.setdefault(route, QueueSpeed())
@@ -264,7 +310,7 @@ class State:
         for name, engine in wanted.items():
             slot = self._slots.get(name)
             if slot is None or (slot.engine.url, slot.engine.pool) != (engine.url, engine.pool):
-                slot = self._slots[name] = _Slot(engine)
+                slot = self._slots[name] = _Slot(engine, self._book)
             if slot.leaving:
                 slot.back_since = self._clock()
             slot.engine, slot.leaving = engine, False
@@ -518,6 +564,7 @@ class State:
             )
             if slot.drift.off and not before:
                 log.warning("engine %s writes %.2f times what its profiles say", name, slot.drift.ratio)
+        slot.ledger.read(reading)
         slot.foreign = max(0, reading.load - reading.own)
         if slot.mismatch != reading.mismatch:
             slot.mismatch = reading.mismatch
@@ -525,6 +572,14 @@ class State:
                 log.warning("engine %s differs from its pool's configuration: %s", name, slot.mismatch)
         self._refresh(slot)
         self.pump()
+
+    def _book(self, route: str, pool: str, sample: Sample) -> None:
+        """Count a figure of speculation."""
+        key = route, pool, sample.source is not Source.STREAM
+        if route in self._queues:
+            now = self._clock()
+            self._acceptance[key] = self._acceptance.get(key, Recent()).after(sample.speculation, now)
+        self.on_sample(route, pool, sample)
 
     def heard_at(self, name: str) -> float:
         """Return when an engine last sent a part of an answer, on the state's clock."""
@@ -535,6 +590,11 @@ class State:
         """Return how many of an engine's requests are this gateway's."""
         slot = self._slots.get(name)
         return slot.own.total() if slot else 0
+
+    def ended(self, name: str) -> int:
+        """Return how many of this gateway's requests have ended on an engine, in all."""
+        slot = self._slots.get(name)
+        return slot.ledger.ended if slot else 0
 
     # --- the retry budget
 
@@ -570,11 +630,21 @@ class State:
                 len(self._queues[route]),
                 now - min((waiter.since for waiter in self._queues[route]), default=now),
                 self._means[route].tokens,
+                self._accepted(route, now),
             )
             for route in self.fleet.routes
         }
         engines = tuple(self._status(slot, now) for slot in self._slots.values())
         return Snapshot(engines, routes, self._budget.remaining(now), self.draining, self._plan)
+
+    def _accepted(self, route: str, now: float) -> Mapping[str, Acceptance]:
+        found = {}
+        for exact in (False, True):
+            for pool in self.fleet.config.pools_of(route):
+                recent = self._acceptance.get((route, pool, exact))
+                if recent and recent.sums and recent.drafts(now) >= 1:
+                    found[pool] = Acceptance(recent.sums, exact)
+        return found
 
     def _status(self, slot: _Slot, now: float) -> EngineStatus:
         age = now - slot.reading.at if slot.reading else None
@@ -589,6 +659,8 @@ class State:
             drifts=slot.drift.off,
             mismatch=slot.mismatch,
             leaving=slot.leaving,
+            speculation=slot.ledger.sums,
+            merges=not slot.ledger.trusts_streams,
         )
 
     def _promised(self, slot: _Slot, load: float) -> float | None:

@@ -8,7 +8,7 @@ import gateway
 
 if TYPE_CHECKING:
     from gateway.fleet import Fleet
-    from gateway.state import EngineStatus, Snapshot
+    from gateway.state import Acceptance, EngineStatus, Snapshot
 
 
 def report(snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
@@ -64,7 +64,19 @@ def _route(name: str, snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
         "mean_tokens": round(route.mean_tokens, 1),
         "chosen_by": fleet.rule(name),
         "crossovers": {pool: fleet.tables[pool].crossover(index).load for pool in pools},
+        "acceptance": {pool: _acceptance(found) for pool, found in route.acceptance.items()},
         "candidates": sorted(table, key=lambda row: (row["fitness"] != "free", -row["gain"], row["load"])),
+    }
+
+
+def _acceptance(found: Acceptance) -> dict[str, Any]:
+    """Speculation of about five minutes; `efficiency` is accepted by draft tokens."""
+    sums = found.sums
+    return {
+        "length": sums.length and round(sums.length, 3),
+        "exact": found.exact,
+        "efficiency": round(sums.accepted / sums.draft_tokens, 3) if sums.draft_tokens else None,
+        "per_position": [round(count / sums.drafts, 3) for count in sums.accepted_per_position],
     }
 
 
@@ -85,5 +97,7 @@ def _engine(status: EngineStatus, fleet: Fleet) -> dict[str, Any]:
         "tokens_per_s": round(status.rate, 1),
         "profile_ratio": None if status.ratio is None else round(status.ratio, 3),
         "drifts": status.drifts,
+        "acceptance_length": status.speculation and status.speculation.length,
+        "merges_chunks": status.merges,
         "mismatch": status.mismatch or None,
     }

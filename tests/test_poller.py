@@ -13,10 +13,10 @@ from gateway.config import Config, parse
 from gateway.config.schema import Profile
 from gateway.errors import EngineFailed, EngineTooSlow
 from gateway.fleet import Fleet
-from gateway.model import Engine
+from gateway.model import Engine, Speculation
 from gateway.poller import Poller, mismatch
 from gateway.state import EngineStatus, Lease, State
-from gateway.wire.vllm import EngineCounts, Speculation, metrics_page, read_metrics
+from gateway.wire.vllm import EngineCounts, metrics_page, read_metrics
 from tests.support import FakeEngine, served, until
 from tests.test_state import CURVES
 
@@ -46,7 +46,7 @@ def page(
     running: int = 0, waiting: int = 0, *, tokens: int = 0, positions: int = 0, awake: bool = True
 ) -> bytes:
     """A metrics page as vLLM writes it, with as many draft positions."""
-    speculation = Speculation(0, 0, (0,) * positions) if positions else None
+    speculation = Speculation(0, 0, 0, (0,) * positions) if positions else None
     counts = EngineCounts(running, waiting, generation_tokens=tokens, speculation=speculation, awake=awake)
     return metrics_page(counts, "m").encode()
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.errors import BadRequest, GatewayError
-from gateway.model import SortFacts, Usage
+from gateway.model import SortFacts, Speculation, Usage
+from gateway.wire.vllm import read_speculation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NULL = msgspec.Raw(b"null")
+_NONE = msgspec.Raw()
 _PASSED_PARTS = frozenset((None, "text", "image_url", "refusal", "thinking"))
 # More elements than any request has that a model's context can hold; reading them would block for seconds.
 _MAX_COMMAS = 50_000
@@ -63,6 +65,7 @@ class _Body(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
+    stream_interval: Any = None
     messages: list[_Message] | None = None
     prompt: msgspec.Raw = _NULL
     # Of these a wrong type is the engine's to refuse, so that its message is the one clients know.
@@ -76,32 +79,45 @@ class _Body(msgspec.Struct):
 
 
 class _Delta(msgspec.Struct):
+    role: Any = None
     content: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
     tool_calls: Any = None
 
+    def has_output(self) -> bool:
+        return bool(self.content or self.tool_calls or self.reasoning or self.reasoning_content)
+
 
 class _Choice(msgspec.Struct):
+    index: Any = 0
     delta: _Delta | None = None
     text: Any = None
+    finish_reason: Any = None
+    stop_reason: Any = None
 
     def has_output(self) -> bool:
-        delta = self.delta or _Delta()
-        return bool(
-            self.text or delta.content or delta.tool_calls or delta.reasoning or delta.reasoning_content
-        )
+        return bool(self.text or (self.delta and self.delta.has_output()))
+
+    def opens(self) -> bool:
+        """Whether it only names the role, before the first token."""
+        return bool(self.delta and self.delta.role and self.finish_reason is None and not self.has_output())
+
+    def uncountable(self) -> bool:
+        return self.index != 0 or isinstance(self.stop_reason, str)
 
 
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: dict[str, Any] | None = None
+    metrics: msgspec.Raw = _NONE
     error: Any = None
 
 
 class _Answer(msgspec.Struct):
-    choices: list[msgspec.Raw]
+    choices: list[_Choice]
     usage: Any = None
+    metrics: msgspec.Raw = _NULL
 
 
 _ANSWER = msgspec.json.Decoder(_Answer)
@@ -129,6 +145,7 @@ class CompletionRequest:
         model: the requested model, None where the client named none.
         stream: a stream is asked for.
         include_usage: the client itself asked for the usage chunk.
+        merged: it asked that its stream's chunks carry several steps (vLLM's `stream_interval`).
         images: the image parts, in order.
         facts: what sorting needs to know.
     """
@@ -137,19 +154,24 @@ class CompletionRequest:
     model: str | None
     stream: bool
     include_usage: bool
+    merged: bool
     images: tuple[ImagePart, ...]
     facts: SortFacts
 
 
-@dataclass(frozen=True, slots=True)
-class WholeAnswer:
-    """An answer that is not streamed; its token usage, where it is told."""
+class WholeAnswer(msgspec.Struct, frozen=True):
+    """An answer that is not streamed.
 
-    usage: Usage | None
+    Attributes:
+        usage: token usage, where it is told.
+        speculation: what was drafted for it, where that is told of one choice that ended by itself.
+    """
+
+    usage: Usage | None = None
+    speculation: Speculation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamChunk:
+class StreamChunk(msgspec.Struct, frozen=True):
     """One event of a stream.
 
     Attributes:
@@ -157,6 +179,11 @@ class StreamChunk:
         usage: token usage, where it is told.
         is_usage_only: it carries usage and no choices: the chunk that `include_usage` adds.
         has_output: it carries generated text.
+        is_step: it carries what a step of the engine added, be it without text; the chunk that only names
+            the role does not.
+        is_uncountable: what its request's steps brought cannot be told: it is one of several choices, or
+            ended by a stop string, behind which tokens were thrown away.
+        speculation: what was drafted for the whole answer, where that is told.
         is_error: it reports a failure.
         is_clients_error: one that the request itself is to blame for (`error.code` is a 4xx).
     """
@@ -165,6 +192,9 @@ class StreamChunk:
     usage: Usage | None = None
     is_usage_only: bool = False
     has_output: bool = False
+    is_step: bool = False
+    is_uncountable: bool = False
+    speculation: Speculation | None = None
     is_error: bool = False
     is_clients_error: bool = False
 
@@ -196,6 +226,7 @@ def parse_request(body: bytes, *, chat: bool, max_images: int) -> CompletionRequ
         model=fields.model,
         stream=bool(fields.stream),
         include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
+        merged=fields.stream_interval not in (None, 1),
         images=tuple(images),
         facts=_facts(fields, texts, has_image=bool(images)),
     )
@@ -238,9 +269,11 @@ def rewritten(
 def read_answer(body: bytes) -> WholeAnswer | None:
     """Read an answer that is not streamed; None where it is no completion."""
     try:
-        return WholeAnswer(_usage(_ANSWER.decode(body).usage))
+        answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+    countable = len(answer.choices) == 1 and not answer.choices[0].uncountable()
+    return WholeAnswer(_usage(answer.usage), read_speculation(answer.metrics) if countable else None)
 
 
 def read_error_message(body: bytes) -> str:
@@ -256,11 +289,19 @@ def read_chunk(data: bytes) -> StreamChunk:
         chunk = _CHUNK.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return StreamChunk()
+    has_output = is_step = is_uncountable = False
+    for choice in chunk.choices or ():
+        has_output |= choice.has_output()
+        is_step |= not choice.opens()
+        is_uncountable |= choice.uncountable()
     return StreamChunk(
         is_chunk=chunk.choices is not None,
         usage=_usage(chunk.usage),
         is_usage_only=bool(chunk.usage) and not chunk.choices,
-        has_output=any(choice.has_output() for choice in chunk.choices or ()),
+        has_output=has_output,
+        is_step=is_step,
+        is_uncountable=is_uncountable,
+        speculation=read_speculation(chunk.metrics) if chunk.metrics else None,
         is_error=chunk.error is not None,
         is_clients_error=_is_4xx(chunk.error),
     )

@@ -7,9 +7,11 @@ import itertools
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+
+from gateway.model import Speculation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +23,7 @@ def _bounds(numbers: str) -> tuple[float, ...]:
     return tuple(map(float, numbers.split()))
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _ERROR_TYPES = {400: "BadRequestError", 404: "NotFoundError", 503: "ServiceUnavailableError"}
 _LATENCY_BOUNDS = {
     "time_to_first_token_seconds": _bounds(
@@ -39,8 +42,8 @@ _HISTOGRAM_HELP = {
     "e2e_request_latency_seconds": "Histogram of e2e request latency in seconds.",
 }
 
-# More positions than any engine drafts: a page that names a later one is not vLLM's.
-_MAX_POSITIONS = 1024
+# More positions than any engine drafts, and a bound to the series that one can cause.
+_MAX_POSITIONS = 128
 # It starts with literal bytes, which the search finds many times faster than a line's start.
 _SAMPLE = re.compile(
     rb"\nvllm:(num_requests_running|num_requests_waiting|engine_sleep_state|prompt_tokens_total"
@@ -50,6 +53,20 @@ _SAMPLE = re.compile(
 )
 _POSITION = re.compile(rb'(?:^|,)position="(\d{1,9})"')
 _AWAKE = re.compile(rb'(?:^|,)sleep_state="awake"')
+
+
+class _Speculative(msgspec.Struct):
+    acceptance_histogram: list[_Count]
+    num_spec_steps: _Count
+    num_accepted_draft_tokens: _Count
+    num_draft_tokens: _Count
+
+
+class _Metrics(msgspec.Struct):
+    speculative_decoding: _Speculative | None = None
+
+
+_METRICS = msgspec.json.Decoder(_Metrics)
 
 
 class Histogram:
@@ -70,21 +87,6 @@ class Histogram:
         """Count a latency."""
         self.counts[bisect.bisect_left(self.bounds, seconds)] += times
         self.total += seconds * times
-
-
-@dataclass(frozen=True, slots=True)
-class Speculation:
-    """What an engine with a speculative config has drafted since it started.
-
-    Attributes:
-        drafts: one for each request and step that had draft tokens.
-        draft_tokens: tokens proposed.
-        accepted_per_position: accepted tokens by draft position; as many as the depth.
-    """
-
-    drafts: int
-    draft_tokens: int
-    accepted_per_position: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,8 @@ class EngineReading:
         generation_tokens: tokens written since the engine started.
         prompt_tokens: prompt tokens read since then.
         finished: requests finished since then, for whatever reason.
-        drafts: None, as are the next two, where the engine exports no speculation.
-        draft_tokens: tokens proposed.
-        accepted: proposed tokens that were accepted.
-        accepted_per_position: accepted tokens by draft position; its length is the engine's depth.
+        speculation: since it started, with as many positions as the engine's depth; None where it exports
+            none, which is where it was started without a speculative config.
     """
 
     running: int
@@ -137,10 +137,7 @@ class EngineReading:
     generation_tokens: float
     prompt_tokens: float
     finished: float
-    drafts: float | None = None
-    draft_tokens: float | None = None
-    accepted: float | None = None
-    accepted_per_position: tuple[float, ...] = ()
+    speculation: Speculation | None = None
 
 
 def read_metrics(page: bytes) -> EngineReading:
@@ -174,13 +171,31 @@ def read_metrics(page: bytes) -> EngineReading:
         generation_tokens=sums.get(b"generation_tokens_total", 0.0),
         prompt_tokens=sums.get(b"prompt_tokens_total", 0.0),
         finished=sums.get(b"request_success_total", 0.0),
-        drafts=sums.get(b"spec_decode_num_drafts_total"),
-        draft_tokens=sums.get(b"spec_decode_num_draft_tokens_total"),
-        accepted=sums.get(b"spec_decode_num_accepted_tokens_total"),
-        accepted_per_position=tuple(
-            positions.get(position, 0.0) for position in range(max(positions, default=-1) + 1)
-        ),
+        speculation=_speculation(sums, positions),
     )
+
+
+def read_speculation(raw: bytes) -> Speculation | None:
+    """Read an answer's `metrics` member (vLLM's --per-request-spec-decode-metrics).
+
+    None where it tells nothing, or what does not add up: other versions have other shapes, and a figure
+    that is not understood is no figure.
+    """
+    try:
+        told = _METRICS.decode(raw).speculative_decoding
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if told is None or not 1 < len(told.acceptance_histogram) <= _MAX_POSITIONS:
+        return None
+    # The histogram counts drafts by accepted tokens; those with more than i had the one at position i.
+    *positions, drafts = itertools.accumulate(reversed(told.acceptance_histogram))
+    positions.reverse()
+    accepted = sum(positions)
+    if (drafts, accepted) != (told.num_spec_steps, told.num_accepted_draft_tokens):
+        return None
+    if not accepted <= told.num_draft_tokens <= drafts * len(positions):
+        return None
+    return Speculation(drafts, accepted, told.num_draft_tokens, tuple(positions))
 
 
 def metrics_page(counts: EngineCounts, model: str, *, engine: str = "0") -> str:
@@ -224,6 +239,19 @@ def _position(labels: bytes) -> int:
     if found is None or int(found[1]) >= _MAX_POSITIONS:
         raise ValueError("an accepted token's draft position is missing or absurd")
     return int(found[1])
+
+
+def _speculation(sums: Mapping[bytes, float], positions: Mapping[int, float]) -> Speculation | None:
+    if b"spec_decode_num_drafts_total" not in sums:
+        return None
+    return Speculation(
+        drafts=sums[b"spec_decode_num_drafts_total"],
+        accepted=sums.get(b"spec_decode_num_accepted_tokens_total", 0.0),
+        draft_tokens=sums.get(b"spec_decode_num_draft_tokens_total"),
+        accepted_per_position=tuple(
+            positions.get(position, 0.0) for position in range(max(positions, default=-1) + 1)
+        ),
+    )
 
 
 def _metrics_lines(counts: EngineCounts, labels: str) -> Iterator[str]:
@@ -282,8 +310,8 @@ def _metrics_lines(counts: EngineCounts, labels: str) -> Iterator[str]:
 def _speculation_lines(speculation: Speculation, labels: str) -> Iterator[str]:
     for name, text, value in (
         ("drafts", "Number of spec decoding drafts.", speculation.drafts),
-        ("draft_tokens", "Number of draft tokens.", speculation.draft_tokens),
-        ("accepted_tokens", "Number of accepted tokens.", sum(speculation.accepted_per_position)),
+        ("draft_tokens", "Number of draft tokens.", speculation.draft_tokens or 0),
+        ("accepted_tokens", "Number of accepted tokens.", speculation.accepted),
     ):
         yield from _family(f"spec_decode_num_{name}_total", "counter", text, {labels: value})
     yield from _family(

@@ -254,10 +254,16 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
     ("data", "expected"),
     [
         (chunk(), StreamChunk(is_chunk=True)),
-        (chunk("hi"), StreamChunk(is_chunk=True, has_output=True)),
-        (chunk("hi", usage=USAGE), StreamChunk(is_chunk=True, usage=Usage(3, 4), has_output=True)),
-        ({"choices": [{"text": "hi"}]}, StreamChunk(is_chunk=True, has_output=True)),
-        ({"choices": [{"delta": {"tool_calls": [{}]}}]}, StreamChunk(is_chunk=True, has_output=True)),
+        (chunk("hi"), StreamChunk(is_chunk=True, has_output=True, is_step=True)),
+        (
+            chunk("hi", usage=USAGE),
+            StreamChunk(is_chunk=True, usage=Usage(3, 4), has_output=True, is_step=True),
+        ),
+        ({"choices": [{"text": "hi"}]}, StreamChunk(is_chunk=True, has_output=True, is_step=True)),
+        (
+            {"choices": [{"delta": {"tool_calls": [{}]}}]},
+            StreamChunk(is_chunk=True, has_output=True, is_step=True),
+        ),
         ({"choices": [], "usage": USAGE}, StreamChunk(is_chunk=True, usage=Usage(3, 4), is_usage_only=True)),
         ({"choices": []}, StreamChunk(is_chunk=True)),
         ({"error": {"message": "x"}}, StreamChunk(is_error=True)),

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.serving import SHARED
+from gateway.model import Speculation
 from gateway.wire.vllm import (
     FINISH_REASONS,
     EngineCounts,
     EngineReading,
     Histogram,
-    Speculation,
     error_body,
     metrics_page,
     read_metrics,
@@ -66,7 +66,7 @@ def test_label_values_are_escaped() -> None:
 
 
 def test_every_position_of_the_depth_is_exported() -> None:
-    page = metrics_page(EngineCounts(speculation=Speculation(0, 0, (0, 0, 0))), "m")
+    page = metrics_page(EngineCounts(speculation=Speculation(0, 0, 0, (0, 0, 0))), "m")
     for position in range(3):
         assert (
             "vllm:spec_decode_num_accepted_tokens_per_pos_total"
@@ -112,6 +112,7 @@ def test_a_histogram_is_cumulative_and_ends_at_infinity() -> None:
                 Speculation,
                 count,
                 count,
+                count,
                 st.lists(st.integers(0, 2**40), min_size=1, max_size=16).map(tuple),
             ),
         ),
@@ -120,7 +121,6 @@ def test_a_histogram_is_cumulative_and_ends_at_infinity() -> None:
     st.text(),
 )
 def test_what_is_written_is_read(counts: EngineCounts, model: str) -> None:
-    speculation = counts.speculation
     assert read_metrics(metrics_page(counts, model).encode("utf-8", "replace")) == EngineReading(
         running=counts.running,
         waiting=counts.waiting,
@@ -128,10 +128,7 @@ def test_what_is_written_is_read(counts: EngineCounts, model: str) -> None:
         generation_tokens=counts.generation_tokens,
         prompt_tokens=counts.prompt_tokens,
         finished=sum(counts.finished.values()),
-        drafts=None if speculation is None else speculation.drafts,
-        draft_tokens=None if speculation is None else speculation.draft_tokens,
-        accepted=None if speculation is None else sum(speculation.accepted_per_position),
-        accepted_per_position=() if speculation is None else speculation.accepted_per_position,
+        speculation=counts.speculation,
     )
 
 
@@ -139,7 +136,9 @@ def test_what_is_written_is_read(counts: EngineCounts, model: str) -> None:
 def test_data_parallel_ranks_are_summed_and_one_asleep_is_asleep(ranks: list[tuple[int, bool]]) -> None:
     pages = [
         metrics_page(
-            EngineCounts(running=number, awake=awake, speculation=Speculation(number, number, (number,))),
+            EngineCounts(
+                running=number, awake=awake, speculation=Speculation(number, number, number, (number,))
+            ),
             "m",
             engine=str(rank),
         )
@@ -147,15 +146,15 @@ def test_data_parallel_ranks_are_summed_and_one_asleep_is_asleep(ranks: list[tup
     ]
     reading = read_metrics("".join(pages).encode())
     total = sum(number for number, _ in ranks)
-    assert (reading.running, reading.drafts) == (total, total)
-    assert reading.accepted_per_position == (total,)
+    assert reading.running == total
+    assert reading.speculation == Speculation(total, total, total, (total,))
     assert reading.awake == all(awake for _, awake in ranks)
 
 
 def test_an_engines_page_needs_only_its_load() -> None:
     reading = read_metrics(PAGE)
     assert (reading.running, reading.waiting, reading.awake) == (2, 1, True)
-    assert (reading.drafts, reading.accepted_per_position) == (None, ())
+    assert reading.speculation is None
 
 
 @pytest.mark.parametrize(
@@ -185,8 +184,11 @@ def test_no_page_breaks_the_reader(page: bytes) -> None:
 
 def test_labels_cannot_pretend_to_be_others() -> None:
     name = r"a} 7.0,position=\"5\",sleep_state=\"awake\""
-    line = f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{model_name="{name}",position="0"}} 3.0\n'
-    assert read_metrics(PAGE + line.encode()).accepted_per_position == (3,)
+    page = (
+        'vllm:spec_decode_num_drafts_total{engine="0"} 4.0\n'
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{model_name="{name}",position="0"}} 3.0\n'
+    )
+    assert read_metrics(PAGE + page.encode()).speculation == Speculation(4, 0, None, (3,))
 
 
 @pytest.mark.parametrize("engine", ["mtp0", "mtp1", "mtp3", "ngram3"])
@@ -197,12 +199,14 @@ def test_recorded_pages_are_read(engine: str) -> None:
     reading = read_metrics((CAPTURES / engine / "metrics_after_single.txt").read_bytes())
     assert (reading.running, reading.waiting, reading.awake) == (0, 0, True)
     assert (reading.generation_tokens, reading.prompt_tokens, reading.finished) == (1116, 120, 6)
-    assert len(reading.accepted_per_position) == depth
+    told = reading.speculation
     if depth:
-        assert reading.accepted == sum(reading.accepted_per_position)
-        assert reading.draft_tokens == depth * (reading.drafts or 0) > 0
+        assert told is not None
+        assert len(told.accepted_per_position) == depth
+        assert told.accepted == sum(told.accepted_per_position)
+        assert told.draft_tokens == depth * told.drafts > 0
     else:
-        assert reading.drafts is None
+        assert told is None
 
 
 @pytest.mark.parametrize("engine", ["mtp0", "mtp3"])
@@ -216,7 +220,7 @@ def test_the_writers_series_are_vllms(engine: str) -> None:
     counts = EngineCounts(
         awake=True,
         kv_usage=0.5,
-        speculation=None if engine == "mtp0" else Speculation(0, 0, (0, 0, 0)),
+        speculation=None if engine == "mtp0" else Speculation(0, 0, 0, (0, 0, 0)),
         latencies=[
             Histogram(f"{name}_seconds")
             for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from gateway.engines.simulated.clock import Clock, ClockCounters
-from gateway.wire.vllm import EngineCounts, Histogram, Speculation
+from gateway.model import Speculation
+from gateway.wire.vllm import EngineCounts, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,7 +157,7 @@ class Runner:
             finished=self._finished,
             awake=awake,
             kv_usage=self._clock.running / MAX_NUM_SEQS,
-            speculation=Speculation(done.drafts, done.draft_tokens, done.accepted_per_position)
+            speculation=Speculation(done.drafts, done.accepted, done.draft_tokens, done.accepted_per_position)
             if self._depth
             else None,
             latencies=(self._first_token, self._inter_token, self._whole),

@@ -19,7 +19,7 @@ import pytest
 from gateway.engines.simulated import server
 from gateway.engines.simulated.model import Fit
 from gateway.engines.simulated.server import GARBAGE, SimulatedEngine
-from gateway.wire.vllm import EngineReading, read_metrics
+from gateway.wire.vllm import EngineReading, read_metrics, read_speculation
 from tests.support import chat, served
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ async def test_a_chat_stream_is_vllms() -> None:
         assert told["num_spec_steps"] == len(pieces) - 1
         assert len(told["acceptance_histogram"]) == 4
         seen = await reading(client)
-        assert (seen.drafts, seen.accepted) == (told["num_spec_steps"], told["num_accepted_draft_tokens"])
-        assert len(seen.accepted_per_position) == 3
+        assert seen.speculation == read_speculation(json.dumps(usage["metrics"]).encode())
         assert (seen.generation_tokens, seen.finished) == (60, 1)
 
 
@@ -96,10 +95,12 @@ async def test_the_openai_client_is_served() -> None:
 async def test_acceptance_is_told_where_vllm_tells_it() -> None:
     async with engine(depth=0) as client:
         assert (await client.post(CHAT, json=chat())).json()["metrics"] is None
-        assert (await reading(client)).drafts is None
+        assert (await reading(client)).speculation is None
     async with engine(per_request=False) as client:
         assert (await client.post(CHAT, json=chat())).json()["metrics"] is None
-        assert ((await reading(client)).drafts or 0) > 0
+        counted = (await reading(client)).speculation
+        assert counted
+        assert counted.drafts > 0
 
 
 async def test_an_engines_own_schedule_sets_its_depth() -> None:
@@ -263,7 +264,9 @@ async def test_counters_are_reset_as_by_a_restart() -> None:
         await client.post(CHAT, json=chat())
         await fault(client, "reset_counters")
         seen = await reading(client)
-        assert (seen.generation_tokens, seen.finished, seen.drafts) == (0, 0, 0)
+        assert (seen.generation_tokens, seen.finished) == (0, 0)
+        assert seen.speculation
+        assert seen.speculation.drafts == 0
 
 
 async def test_what_is_no_fault_is_refused() -> None:
