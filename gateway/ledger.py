@@ -1,10 +1,11 @@
-"""One engine's acceptance: which figures its requests gave, and which of them its own counters bear out.
+"""One engine's acceptance: what its requests tell of it, and how far the engine's own counters bear that out.
 
-A part of the state; it is told of requests and readings in their order, and has no clock.
+A part of the state: told of requests and readings in the order they come, and without a clock.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,21 +14,20 @@ from gateway.model import Speculation
 from gateway.policy.acceptance import Sample, Source, believable, gain, total
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from gateway.model import Reading
 
-# Streams are held against the counters over about this time; a longer one would hide a change.
+# Streams are held against the counters over about this time; over a longer one a change would not show.
 _EPOCH_S = 300.0
-# Windows that wait for their requests to end, and estimates that wait for a reading; beyond, the oldest are
-# given up.
+# What waits is bounded: readings that wait for requests to end, and estimates that wait for readings.
 _MAX_WINDOWS = 1024
-_MAX_ESTIMATED = 4096
+_MAX_ESTIMATES = 4096
 
 
-@dataclass(slots=True)
-class _Request:
-    """A request that has not been settled; its `ordinal` among those that have ended, 0 until then."""
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A request's; `ordinal` is its place among those that have ended, 0 until it has."""
 
     route: str
     epoch: int
@@ -40,14 +40,14 @@ class _Window:
     """The time between two readings.
 
     Attributes:
-        requests: those that ran in it and are not settled.
-        routes: theirs, and those of the ones settled.
-        spoiled: one of them gave a better figure, or others than ours ran in it.
+        routes: those that had requests in it.
+        open: its requests that are not settled: what they tell may have to be left out.
+        spoiled: one of them counts by itself, or requests of others ran in it.
         gained: what the counters grew by; None until it is over, and where that is not known.
     """
 
-    requests: set[Hashable] = field(default_factory=set)
     routes: set[str] = field(default_factory=set)
+    open: set[Entry] = field(default_factory=set)
     spoiled: bool = False
     gained: Speculation | None = None
 
@@ -55,69 +55,100 @@ class _Window:
 class Ledger:
     """One engine's account.
 
-    For one request the best figure counts: what the engine told, at once; else the stream's estimate, once
-    the counters bear it out; else the counters' own growth, where one route alone had the engine.
+    For one request the best figure counts: what the engine told of it, at once; else the estimate from its
+    stream, once the counters bear such estimates out; else its part in what the counters grew by while its
+    route alone had the engine.
 
     Attributes:
         ended: requests that have ended, in all.
-        sums: what the engine's counters grew by since they were first read, restarts notwithstanding; None
-            where it does not speculate.
-        trusts_streams: the counters bear the streams' estimates out, as far as known.
+        sums: what the counters grew by since they were first read, over restarts; None where the engine does
+            not speculate.
+        streams_told_true: whether the counters bear the estimates out; None while that is not known.
     """
 
     def __init__(self, book: Callable[[str, Sample], None]) -> None:
-        """Open an account; `book` is called with a route and each figure that counts."""
-        self._book = book
+        """Open an account; `book` is called with a route and each figure that counts for it."""
         self.ended = 0
         self.sums: Speculation | None = None
-        self.trusts_streams = True
-        self._requests: dict[Hashable, _Request] = {}
-        self._estimated: deque[Hashable] = deque()
+        self.streams_told_true: bool | None = None
+        self._book = book
+        self._running: set[Entry] = set()
+        self._estimates: deque[Entry] = deque()
         self._windows: deque[_Window] = deque((_Window(),))
         self._last: Reading | None = None
         self._epoch, self._epoch_at = 0, 0.0
         self._claimed = self._counted = 0.0
 
-    def began(self, request: Hashable, route: str) -> None:
+    def began(self, route: str) -> Entry:
         """Note that a request has been sent."""
-        self._requests[request] = _Request(route, self._epoch)
-        self._windows[-1].requests.add(request)
+        entry = Entry(route, self._epoch)
+        self._running.add(entry)
+        self._windows[-1].open.add(entry)
         self._windows[-1].routes.add(route)
+        return entry
 
-    def finished(self, request: Hashable, sample: Sample | None) -> None:
-        """Note that a request has ended, and what it gave; None where it broke off or tells nothing."""
+    def finished(self, entry: Entry, sample: Sample | None) -> None:
+        """Note that a request has ended, and what it told; None where it broke off or tells nothing."""
         self.ended += 1
+        self._running.discard(entry)
         if sample is None or sample.source is Source.REQUEST:
-            self._settle(request, sample)
+            self._settle(entry, sample)
             return
-        told = self._requests[request]
-        told.sample, told.ordinal = sample, self.ended
-        self._estimated.append(request)
-        if len(self._estimated) > _MAX_ESTIMATED:
-            self._settle(self._estimated.popleft(), None)
+        entry.sample, entry.ordinal = sample, self.ended
+        self._estimates.append(entry)
+        if len(self._estimates) > _MAX_ESTIMATES:
+            self._settle(self._estimates.popleft(), None)
 
     def read(self, reading: Reading) -> None:
-        """Take over a reading of the engine's counters; earlier ones first."""
+        """Take over a reading of the engine's counters."""
         last, self._last = self._last, reading
         now, before = reading.speculation, last.speculation if last else None
-        gained = gain(before, now) if now and before else None
+        gained = gain(before, now) if before and now else None
         if now is None:
             self.sums = None
-        elif gained:
+        elif gained and self.sums:
             self.sums = total(self.sums, gained)
         else:
             self.sums = self.sums or Speculation(0.0, 0.0, 0.0)
-        if last is None or gained is None:
-            self._disbelieve()
-        else:
-            self._counted += gained.accepted
-            self._judge(last.ended)
-        if reading.at - self._epoch_at > _EPOCH_S:
-            self._begin_epoch(reading.at)
+        if last and gained:
+            self._judge(last.ended, gained.accepted)
+        else:  # what cannot be held against the counters is given up
+            while self._estimates:
+                self._settle(self._estimates.popleft(), None)
+        if gained is None or reading.at - self._epoch_at > _EPOCH_S:
+            self._epoch, self._epoch_at = self._epoch + 1, reading.at
+            self._claimed = self._counted = 0.0
         self._turn(last, reading, gained)
 
+    def _judge(self, ended: int, accepted: float) -> None:
+        """Hold the estimates of requests that had ended by the last reading against the counters.
+
+        An engine counts a step at about the time it sends its tokens: by one reading more it surely has.
+        Where that one makes the difference, nothing is decided yet.
+        """
+        ripe = list(itertools.takewhile(lambda entry: entry.ordinal <= ended, self._estimates))
+        claims = [
+            entry.sample.speculation.accepted
+            for entry in ripe
+            if entry.sample
+            and entry.epoch == self._epoch  # else a part of it is not in the sum of the counters
+        ]
+        before, self._counted = self._counted, self._counted + accepted
+        if claims:
+            claimed = self._claimed + sum(claims)
+            if believable(claimed, before):
+                self.streams_told_true = True
+            elif not believable(claimed, self._counted):
+                self.streams_told_true = False
+            else:
+                return
+            self._claimed = claimed
+        for entry in ripe:
+            self._estimates.popleft()
+            self._settle(entry, entry.sample if self.streams_told_true else None)
+
     def _turn(self, last: Reading | None, reading: Reading, gained: Speculation | None) -> None:
-        """End the window, begin another, and book those whose requests are all settled."""
+        """End the window and begin another; book those whose requests are all settled."""
         window = self._windows[-1]
         window.gained = gained
         window.spoiled |= (
@@ -125,50 +156,22 @@ class Ledger:
             or max(last.load - last.own, reading.load - reading.own) > 0
             or reading.finished - last.finished > self.ended - last.ended
         )
-        running = {request: told.route for request, told in self._requests.items() if not told.ordinal}
-        self._windows.append(_Window(set(running), set(running.values())))
+        self._windows.append(_Window({entry.route for entry in self._running}, set(self._running)))
         if len(self._windows) > _MAX_WINDOWS:
             self._windows.popleft()
-        while len(self._windows) > 1 and not self._windows[0].requests:
-            self._book_window(self._windows.popleft())
+        while len(self._windows) > 1 and not self._windows[0].open:
+            self._close(self._windows.popleft())
 
-    def _book_window(self, window: _Window) -> None:
+    def _close(self, window: _Window) -> None:
         if window.gained and window.gained.drafts and len(window.routes) == 1 and not window.spoiled:
             (route,) = window.routes
             self._book(route, Sample(Source.ENGINE, window.gained))
 
-    def _judge(self, ended: int) -> None:
-        """Hold the estimates of requests that had ended by the reading before against the counters.
-
-        An engine counts a step about when it sends its tokens: one reading more, and it surely has.
-        """
-        ripe = []
-        while self._estimated and self._requests[self._estimated[0]].ordinal <= ended:
-            ripe.append(self._estimated.popleft())
-        for request in ripe:
-            told = self._requests[request]
-            if told.epoch == self._epoch and told.sample:
-                self._claimed += told.sample.speculation.accepted
-        if self._claimed:
-            self.trusts_streams = believable(self._claimed, self._counted)
-        for request in ripe:
-            self._settle(request, self._requests[request].sample if self.trusts_streams else None)
-
-    def _disbelieve(self) -> None:
-        """Give up what cannot be held against the counters, which began anew."""
-        while self._estimated:
-            self._settle(self._estimated.popleft(), None)
-        self._begin_epoch(self._epoch_at)
-
-    def _begin_epoch(self, at: float) -> None:
-        self._epoch, self._epoch_at = self._epoch + 1, at
-        self._claimed = self._counted = 0.0
-
-    def _settle(self, request: Hashable, sample: Sample | None) -> None:
-        told = self._requests.pop(request)
+    def _settle(self, entry: Entry, sample: Sample | None) -> None:
+        """Decide what a request counts by itself: by this, or not."""
         for window in self._windows:
-            if request in window.requests:
-                window.requests.discard(request)
+            if entry in window.open:
+                window.open.discard(entry)
                 window.spoiled |= sample is not None
         if sample:
-            self._book(told.route, sample)
+            self._book(entry.route, sample)

@@ -44,15 +44,18 @@ class _StateCollector(Collector):
         snapshot, fleet = self._state.snapshot(), self._state.fleet
         yield from self._of_routes(snapshot, fleet)
         yield from self._of_engines(snapshot)
+        yield from self._of_counters(snapshot)
+        yield from self._at_work(snapshot, fleet)
         depths = _gauge("pool_depth", "The pool's num_speculative_tokens", "pool")
         crossovers = _gauge(
-            "crossover_load", "Requests per engine at which another depth wins", "pool", "route"
+            "crossover_load", "Requests per engine from which another depth wins", "pool", "route"
         )
         for pool, table in fleet.tables.items():
             depths.add_metric([pool], fleet.config.pools[pool].depth)
             for index, route in enumerate(fleet.routes):
-                if pool in fleet.config.pools_of(route):
-                    crossovers.add_metric([pool, route], table.crossover(index).load)
+                crossover = table.crossover(index)
+                if fleet.serves[pool][index] and crossover.left:
+                    crossovers.add_metric([pool, route], crossover.load)
         budget = _gauge("retry_budget_remaining", "Retries that may be made at once")
         budget.add_metric([], snapshot.retry_budget)
         build = _gauge("build_info", "The gateway's version, and the model it serves", "version", "model")
@@ -92,7 +95,22 @@ class _StateCollector(Collector):
             if status.ratio is not None:
                 ratio.add_metric(names, status.ratio)
         yield from (up, load, breaker, age, mismatch, rate, ratio)
-        yield from self._of_counters(snapshot)
+
+    def _at_work(self, snapshot: Snapshot, fleet: Fleet) -> Iterator[Metric]:
+        """What engines of the configured pools do now; those of a pool that has gone end their work."""
+        in_flight = _gauge(
+            "engine_in_flight", "This gateway's requests there, by route", "pool", "engine", "route"
+        )
+        depth = _gauge("engine_depth", "The depth it runs at under its load", "pool", "engine")
+        for status in snapshot.engines:
+            view = status.view
+            pool = view.engine.pool
+            if pool in fleet.serves:
+                depth.add_metric([pool, view.engine.name], fleet.depth(pool, view.load))
+                for route, serves, own in zip(fleet.routes, fleet.serves[pool], view.own, strict=True):
+                    if serves or own:
+                        in_flight.add_metric([pool, view.engine.name, route], own)
+        yield from (in_flight, depth)
 
     def _of_counters(self, snapshot: Snapshot) -> Iterator[Metric]:
         """What engines with a speculative config counted themselves, whoever's the requests were."""

@@ -127,7 +127,7 @@ class Lease:
         self.on_lost: Callable[[], None] | None = None
         self.sample: Sample | None = None
         slot.leases.add(self)
-        slot.ledger.began(self, route)
+        self._entry = slot.ledger.began(route)
         self.begun = state._clock()
         slot.tried(self.begun)
         state._changed(slot, route, +1)
@@ -153,15 +153,15 @@ class Lease:
 
     def believed(self) -> Sample | None:
         """Return what was told, but for estimates while the engine's counters do not bear them out."""
-        estimate = self.sample and self.sample.source is Source.STREAM
-        return None if estimate and not self._slot.ledger.trusts_streams else self.sample
+        estimated = self.sample and self.sample.source is Source.STREAM
+        return None if estimated and not self._slot.ledger.streams_told_true else self.sample
 
     def release(self) -> None:
         """Give the place back."""
         if self._held:
             self._held = False
             self._slot.leases.discard(self)
-            self._slot.ledger.finished(self, self.sample)
+            self._slot.ledger.finished(self._entry, self.sample)
             self._state._changed(self._slot, self.route, -1)
             self._state.pump()
 
@@ -660,7 +660,7 @@ class State:
             mismatch=slot.mismatch,
             leaving=slot.leaving,
             speculation=slot.ledger.sums,
-            merges=not slot.ledger.trusts_streams,
+            merges=slot.ledger.streams_told_true is False,
         )
 
     def _promised(self, slot: _Slot, load: float) -> float | None:

@@ -14,13 +14,20 @@ from gateway.attempt import AttemptFailed, Job, Outturn, attempt
 from gateway.client import EngineClient
 from gateway.config import Timeouts, parse
 from gateway.fleet import Fleet
-from gateway.model import Engine, Usage
+from gateway.model import Engine, Speculation, Usage
+from gateway.policy.acceptance import Sample, Source
 from gateway.policy.breaker import Phase
 from gateway.policy.retry import Failure
 from gateway.state import Lease, State
-from tests.support import USAGE, FakeEngine, _Sender, chunk, hang, served
+from gateway.wire.vllm import speculative_object
+from tests.support import USAGE, FakeEngine, _Sender, chunk, completion, hang, served
 
-CONFIG = "model: m\npools: {p: {engines: [http://e]}}\nroutes: {text: {}}\nbreaker: {failures: 1}"
+CONFIG = """
+model: m
+pools: {p: {engines: [http://e], speculative_config: {method: mtp, num_speculative_tokens: 3}}}
+routes: {text: {}}
+breaker: {failures: 1}
+"""
 TIMEOUTS = Timeouts(connect_s=2, first_event_s=5, idle_s=5, total_s=20)
 
 
@@ -56,6 +63,7 @@ class Tried:
         self.phase = Phase.CLOSED
         self.in_flight_at_the_end: int | None = None
         self.outturn = Outturn()
+        self.sample: Sample | None = None
 
 
 async def tried(
@@ -65,10 +73,11 @@ async def tried(
     strip_usage: bool = False,
     lose: bool = False,
     timeouts: Timeouts = TIMEOUTS,
+    merged: bool = False,
 ) -> Tried:
     fake, result = FakeEngine(behave), Tried()
     async with served(fake) as url, EngineClient() as client:
-        engine = Engine("e", url, "p", 0)
+        engine = Engine("e", url, "p", 3)
         state = State(
             Fleet.of(parse(CONFIG, "f", Path(), {})), [engine], asyncio.get_running_loop().time, Random()
         )
@@ -77,7 +86,7 @@ async def tried(
         assert isinstance(lease, Lease)
         if lose:
             asyncio.get_running_loop().call_later(0, lambda: lose_when_running(state, fake))
-        job = Job("/v1/chat/completions", "id", b"{}", stream, strip_usage, timeouts)
+        job = Job("/v1/chat/completions", "id", b"{}", stream, strip_usage, timeouts, merged)
         deadline = asyncio.get_running_loop().time() + 20
         with lease:
             try:
@@ -87,6 +96,7 @@ async def tried(
                     result.in_flight_at_the_end = state.snapshot().routes["text"].in_flight
             except AttemptFailed as failed:
                 result.failure, result.code = failed.failure, failed.error.code
+        result.sample = lease.sample
         result.phase = state.snapshot().engines[0].phase
         assert lease.on_lost is None
     return result
@@ -197,3 +207,46 @@ async def test_usage_is_read_and_stripped_where_it_was_the_gateways_wish(strip: 
     assert result.outturn.usage == Usage(7, 2)
     assert (b"usage" in result.body) is not strip
     assert result.outturn.first_token_at is not None
+
+
+USAGE_CHUNK = {**chunk(), "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 6}}
+TOLD = {"metrics": {"speculative_decoding": speculative_object([0, 1, 1], 4)}}
+STEPS = (chunk(), chunk("one"), chunk(" two three"), chunk(" four five", "stop"))
+EXACT = Sample(Source.REQUEST, Speculation(2, 3, 4, (2, 1)))
+
+
+async def test_what_the_engine_tells_of_its_drafts_is_the_requests() -> None:
+    streamed = await tried(events(*STEPS, {**USAGE_CHUNK, **TOLD}, "[DONE]"), strip_usage=True)
+    assert streamed.sample == EXACT
+    assert b"speculative" not in streamed.body
+    whole = await tried(status(200, {**completion("one two"), **TOLD}), stream=False)
+    assert whole.sample == EXACT
+
+
+async def test_where_it_tells_nothing_a_stream_is_estimated() -> None:
+    assert (await tried(events(*STEPS, USAGE_CHUNK, "[DONE]"))).sample == Sample(
+        Source.STREAM, Speculation(2, 3)
+    )
+    assert (await tried(status(200, completion("one two")), stream=False)).sample is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        ((*STEPS, "[DONE]"), "no usage"),
+        ((*STEPS[:3], {"error": {"message": "EngineCore", "code": 500}}, USAGE_CHUNK), "it failed"),
+        ((*STEPS, {"choices": [{"index": 1, "delta": {"content": "x"}}]}, USAGE_CHUNK), "two choices"),
+        (
+            (*STEPS[:3], {"choices": [{"finish_reason": "stop", "stop_reason": "#"}]}, USAGE_CHUNK),
+            "a stop string",
+        ),
+    ],
+)
+async def test_what_tells_nothing_or_only_a_part_gives_no_sample(sent: Any, why: str) -> None:
+    assert (await tried(events(*sent))).sample is None, why
+    assert (await tried(events(*sent, end=False))).sample is None, why
+
+
+async def test_merged_chunks_that_the_client_asked_for_are_no_steps() -> None:
+    assert (await tried(events(*STEPS, USAGE_CHUNK, "[DONE]"), merged=True)).sample is None
+    assert (await tried(events(*STEPS, {**USAGE_CHUNK, **TOLD}, "[DONE]"), merged=True)).sample == EXACT

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from gateway.app import Gateway
 from gateway.config import parse
 from gateway.policy.balance import Fitness
+from gateway.wire.vllm import speculative_object
 from tests.conftest import Fleeting, fleet
 from tests.support import (
     USAGE,
@@ -389,6 +390,49 @@ async def test_no_document_stands_in_the_log(running: Running, caplog: pytest.Lo
     logged = " ".join(f"{record.getMessage()} {vars(record)}" for record in caplog.records)
     for secret in ("Zanzibar", "hello world", TEXT[:20]):
         assert secret not in logged
+
+
+async def test_a_log_line_ties_a_request_to_its_engine_depth_and_acceptance(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    told = {"speculative_decoding": speculative_object([20, 26, 26, 38], 330)}
+
+    async def drafting(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.json({**completion("hello"), "metrics": told})
+
+    running.deep.behave = drafting
+    await running.http.post(CHAT, json=chat("Table Recognition:"), headers={"x-request-id": "slow-1"})
+    (record,) = [record for record in caplog.records if record.name == "gateway.access"]
+    fields = record.fields  # type: ignore[attr-defined]
+    assert fields.items() >= {"request_id": "slow-1", "route": "table", "pool": "mtp3", "depth": 3}.items()
+    assert (fields["acceptance_length"], fields["acceptance_source"]) == (2.7455, "request")
+    assert fields["engine"]
+    where = {"route": "table", "pool": "mtp3"}
+    assert await running.metric("ocr_gateway_spec_drafts_total", source="request", **where) == 110
+    assert (
+        await running.metric("ocr_gateway_spec_accepted_tokens_per_position_total", position="2", **where)
+        == 38
+    )
+
+
+async def test_whatever_clients_send_the_series_stay_those_of_the_configuration(running: Running) -> None:
+    async def series() -> int:
+        return len((await running.http.get("/metrics")).text.splitlines())
+
+    for name in ("table", "unknown"):
+        await running.http.post(CHAT, json=chat(), headers={"x-ocr-route": name, "x-request-id": name})
+        await running.http.post(CHAT, json=chat(model=f"{name}:{name}"))
+        await running.http.post(CHAT, json=chat(metadata={"ocr_route": name}))
+    before = await series()
+    await asyncio.gather(
+        *(
+            running.http.post(CHAT, json=chat(model=model), headers={"x-ocr-route": route})
+            for model, route in ((f"m{number}", f"r{number}") for number in range(500))
+        ),
+        *(running.http.post(CHAT, json=chat(metadata={"ocr_route": f"r{number}"})) for number in range(500)),
+    )
+    assert await series() == before
 
 
 async def abort(engine: FakeEngine, request: Any, send: _Sender) -> None:

@@ -4,10 +4,12 @@ from random import Random
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import gateway
 from gateway.config import parse
 from gateway.fleet import Fleet
 from gateway.metrics import Metrics
-from gateway.model import Engine, Reading, Reason, SortDecision, Usage
+from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
+from gateway.policy.acceptance import Sample, Source
 from gateway.state import Lease, State
 
 CONFIG = """
@@ -54,9 +56,101 @@ def test_gauges_show_the_state_at_the_moment_of_the_scrape(state: State) -> None
     assert found["ocr_gateway_engine_config_mismatch", engine] == 1
     assert found["ocr_gateway_engine_tokens_per_second", engine] == 0
     assert found["ocr_gateway_pool_depth", (("pool", "mtp3"),)] == 3
-    assert found["ocr_gateway_crossover_load", (("pool", "mtp3"), ("route", "table"))] == 256
+    assert ("ocr_gateway_crossover_load", (("pool", "mtp3"), ("route", "table"))) not in found
+    assert found["ocr_gateway_engine_in_flight", (*engine, ("route", "table"))] == 1
+    assert found["ocr_gateway_engine_in_flight", (*engine, ("route", "text"))] == 0
+    assert found["ocr_gateway_engine_depth", engine] == 3
     assert found["ocr_gateway_retry_budget_remaining", ()] == 100
+    assert found["ocr_gateway_queue_limit_seconds", (("route", "text"),)] == 30
+    assert found["ocr_gateway_build_info", (("model", "m"), ("version", gateway.__version__))] == 1
     assert series(metrics)["ocr_gateway_in_flight", (("route", "table"),)] == 0
+
+
+def test_a_crossover_is_shown_where_there_is_one(state: State) -> None:
+    text = """
+model: m
+pools:
+  mtp3: {speculative_config: {method: mtp, num_speculative_tokens: 3}, engines: [http://e:1]}
+  plain: {engines: [http://p:1]}
+routes:
+  text: {schedule: [[1, 4096, 3]], pools: [mtp3]}
+  table: {schedule: [[1, 63, 3], [64, 4096, 0]]}
+"""
+    metrics = Metrics(state)
+    state.configure(Fleet.of(parse(text, "routes.yaml", Path(), {})), state.engines())
+    found = series(metrics)
+    crossovers = {labels: value for (name, labels), value in found.items() if name.endswith("crossover_load")}
+    assert crossovers == {(("pool", "mtp3"), ("route", "table")): 64}
+
+
+def test_an_engine_of_a_pool_that_has_gone_is_shown_until_its_work_is_done(state: State) -> None:
+    metrics = Metrics(state)
+    state.mark("e:1", up=True)
+    lease = state.take("table")
+    assert isinstance(lease, Lease)
+    other = "model: m\npools: {plain: {engines: [http://p:1]}}\nroutes: {table: {}}"
+    state.configure(
+        Fleet.of(parse(other, "routes.yaml", Path(), {})), [Engine("p:1", "http://p:1", "plain", 0)]
+    )
+    engine = (("engine", "e:1"), ("pool", "mtp3"))
+    assert series(metrics)["ocr_gateway_engine_load", engine] == 1
+    assert ("ocr_gateway_engine_depth", engine) not in series(metrics)
+    lease.release()
+    assert ("ocr_gateway_engine_load", engine) not in series(metrics)
+
+
+def test_what_engines_counted_themselves_is_shown_over_their_restarts(state: State) -> None:
+    metrics = Metrics(state)
+    engine = (("engine", "e:1"), ("pool", "mtp3"))
+    assert ("ocr_gateway_engine_spec_drafts_total", engine) not in series(metrics)
+    for at, drafts in enumerate((50, 60, 5, 15)):
+        speculation = Speculation(drafts, 2 * drafts, 3 * drafts, (drafts, drafts, 0))
+        state.read("e:1", Reading(at=at, load=0, own=0, speculation=speculation))
+    found = series(metrics)
+    assert found["ocr_gateway_engine_spec_drafts_total", engine] == 20
+    assert found["ocr_gateway_engine_spec_accepted_tokens_total", engine] == 40
+    assert found["ocr_gateway_engine_spec_draft_tokens_total", engine] == 60
+
+
+def test_speculation_is_counted_by_where_it_is_known_from(state: State) -> None:
+    metrics = Metrics(state)
+    zero = (("pool", "mtp3"), ("route", "table"), ("source", "stream"))
+    assert series(metrics)["ocr_gateway_spec_drafts_total", zero] == 0
+    told = Speculation(110, 192, 330, (90, 64, 38))
+    metrics.accepted("text", "mtp3", Sample(Source.REQUEST, told))
+    metrics.accepted("text", "mtp3", Sample(Source.ENGINE, told))
+    metrics.accepted("text", "mtp3", Sample(Source.STREAM, Speculation(110, 190)))
+    found = series(metrics)
+
+    def labels(source: str) -> tuple[tuple[str, str], ...]:
+        return (("pool", "mtp3"), ("route", "text"), ("source", source))
+
+    for source, accepted in (("request", 192), ("engine", 192), ("stream", 190)):
+        assert found["ocr_gateway_spec_drafts_total", labels(source)] == 110
+        assert found["ocr_gateway_spec_accepted_tokens_total", labels(source)] == accepted
+    assert found["ocr_gateway_spec_draft_tokens_total", labels("request")] == 330
+    assert ("ocr_gateway_spec_draft_tokens_total", labels("stream")) not in found
+    for position, accepted in enumerate((180, 128, 76)):
+        key = (("pool", "mtp3"), ("position", str(position)), ("route", "text"))
+        assert found["ocr_gateway_spec_accepted_tokens_per_position_total", key] == accepted
+    assert found["ocr_gateway_acceptance_length_count", labels("request")] == 1
+    assert found["ocr_gateway_acceptance_length_sum", labels("request")] == pytest.approx(1 + 192 / 110)
+    assert ("ocr_gateway_acceptance_length_count", labels("engine")) not in found
+
+
+def test_a_state_tells_its_metrics_what_counts(state: State) -> None:
+    metrics = Metrics(state)
+    state.mark("e:1", up=True)
+    lease = state.take("table")
+    assert isinstance(lease, Lease)
+    with lease:
+        lease.told(Speculation(4, 6, 12, (3, 2, 1)), completion_tokens=11, steps=5)
+    assert (
+        series(metrics)[
+            "ocr_gateway_spec_drafts_total", (("pool", "mtp3"), ("route", "table"), ("source", "request"))
+        ]
+        == 4
+    )
 
 
 def test_what_happened_is_counted(state: State) -> None:

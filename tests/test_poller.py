@@ -14,6 +14,7 @@ from gateway.config.schema import Profile
 from gateway.errors import EngineFailed, EngineTooSlow
 from gateway.fleet import Fleet
 from gateway.model import Engine, Speculation
+from gateway.policy.acceptance import Sample, Source
 from gateway.poller import Poller, mismatch
 from gateway.state import EngineStatus, Lease, State
 from gateway.wire.vllm import EngineCounts, metrics_page, read_metrics
@@ -49,6 +50,12 @@ def page(
     speculation = Speculation(0, 0, 0, (0,) * positions) if positions else None
     counts = EngineCounts(running, waiting, generation_tokens=tokens, speculation=speculation, awake=awake)
     return metrics_page(counts, "m").encode()
+
+
+def counting(drafts: int, finished: int) -> bytes:
+    """The page of an engine at depth 3 that has drafted so much, and ended so many requests."""
+    speculation = Speculation(drafts, drafts, 3 * drafts, (drafts, 0, 0))
+    return metrics_page(EngineCounts(finished={"stop": finished}, speculation=speculation), "m").encode()
 
 
 class Clock:
@@ -551,3 +558,21 @@ async def test_routes_are_kept_apart_where_that_pays(caplog: pytest.LogCaptureFi
         for lease in leases:
             lease.release()
         await until(lambda: "kept apart no more" in caplog.text)
+
+
+async def test_what_an_engine_counted_while_one_route_had_it_is_that_routes() -> None:
+    world = World(True, engines=(F,))
+    booked: list[tuple[str, Sample]] = []
+    world.state.on_sample = lambda route, pool, sample: booked.append((route, sample))
+    world.client.pages["/metrics"] = counting(50, 7)
+    async with world.polled():
+        await world.polls(2)
+        lease = world.state.take("table")
+        assert isinstance(lease, Lease)
+        lease.release()
+        world.client.pages["/metrics"] = counting(60, 8)
+        await until(lambda: booked)
+        world.client.pages["/metrics"] = counting(70, 9)  # another's request: it ended, and none of ours did
+        await world.polls(3)
+    assert booked == [("table", Sample(Source.ENGINE, Speculation(10, 10, 30, (10, 0, 0))))]
+    assert world.status("f").speculation == Speculation(20, 20, 60, (20, 0, 0))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from gateway.config import parse
 from gateway.fleet import Fleet
-from gateway.model import Engine, Reading
+from gateway.model import Engine, Reading, Speculation
+from gateway.policy.acceptance import Source
 from gateway.policy.balance import Choice, Fitness
 from gateway.policy.breaker import Outcome, Phase
 from gateway.policy.plan import replanned
@@ -707,3 +708,74 @@ def test_every_place_is_given_back(moves: list[tuple[str, int]]) -> None:
     assert {(route.in_flight, route.waiting) for route in routes} == {(0, 0)}
     assert all(status.view.load == 0 for status in snapshot.engines)
     assert all(route.in_flight == route.waiting == 0 for route in snapshot.routes.values())
+
+
+class TestAcceptance:
+    SCHEDULED = CONFIG.replace(
+        "num_speculative_tokens: 3}",
+        "num_speculative_tokens: 3, num_speculative_tokens_per_batch_size: [[1, 1, 3], [2, 9, DEPTH]]}",
+    )
+
+    @staticmethod
+    def estimated(world: World) -> Speculation | None:
+        with world.take("table") as lease:
+            lease.told(None, completion_tokens=31, steps=21)
+        return lease.sample.speculation if lease.sample else None
+
+    def test_a_pool_whose_engines_stop_drafting_by_themselves_gives_no_estimates(self) -> None:
+        assert self.estimated(World()) == Speculation(20, 10)
+        assert self.estimated(World(self.SCHEDULED.replace("DEPTH", "1"))) == Speculation(20, 10)
+        assert self.estimated(World(self.SCHEDULED.replace("DEPTH", "0"))) is None
+
+    def test_a_pool_that_has_gone_gives_no_estimates(self) -> None:
+        world = World()
+        lease = world.take("table")
+        plain = Fleet.of(
+            parse(
+                "model: m\npools: {plain: {engines: [http://p0:80]}}\nroutes: {text: {}}",
+                "f",
+                Path(),
+                {},
+            )
+        )
+        world.state.configure(plain, [PLAIN])
+        lease.told(None, completion_tokens=31, steps=21)
+        assert lease.sample is None
+        heard: list[str] = []
+        world.state.on_sample = lambda route, pool, sample: heard.append(route)
+        lease.told(Speculation(20, 10, 60, (6, 3, 1)), completion_tokens=31, steps=21)
+        lease.release()
+        assert heard == ["table"]
+        assert world.state.snapshot().routes["text"].acceptance == {}
+
+    def test_an_estimate_is_believed_once_the_engines_counters_bear_it_out(self) -> None:
+        world = World(engines=DEEP[:1])
+        heard: list[tuple[str, str, Source]] = []
+        world.state.on_sample = lambda route, pool, sample: heard.append((route, pool, sample.source))
+
+        def read(at: int, drafts: int) -> None:
+            speculation = Speculation(drafts, drafts / 2, 3 * drafts, (drafts / 2, 0, 0))
+            ended = world.state.ended("d0:80")
+            world.state.read(
+                "d0:80", Reading(at, load=0, own=0, ended=ended, finished=ended, speculation=speculation)
+            )
+
+        read(101, 0)
+        with world.take("table") as lease:
+            lease.told(None, completion_tokens=31, steps=21)
+        assert lease.believed() is None
+        read(102, 20)
+        read(103, 20)
+        assert heard == [("table", "deep", Source.STREAM)]
+        assert lease.believed() == lease.sample
+        with world.take("table") as lease:
+            lease.told(None, completion_tokens=31, steps=11)  # ten steps, of which two chunks each were one
+        read(104, 40)
+        read(105, 40)
+        assert heard[1:] == [("table", "deep", Source.ENGINE)]
+        assert world.status("d0:80").merges
+        assert lease.believed() is None
+        with world.take("table") as lease:
+            lease.told(Speculation(20, 10), completion_tokens=31, steps=11)
+        assert lease.believed() == lease.sample
+        assert world.state.ended("gone") == 0

@@ -4,7 +4,7 @@ from random import Random
 
 from gateway.config import parse
 from gateway.fleet import Fleet
-from gateway.model import Engine, Reading
+from gateway.model import Engine, Reading, Speculation
 from gateway.policy.plan import Plan
 from gateway.state import Lease, State
 from gateway.status import report
@@ -54,3 +54,41 @@ def test_it_shows_what_the_next_request_is_chosen_by() -> None:
     apart = report(state.snapshot(), fleet)["kept_apart"]
     assert apart == {"deep": {"text": 9, "table": 0}, "plain": {"text": 0, "table": 9}}
     assert "hunter2" not in json.dumps(told)
+
+
+def test_acceptance_is_shown_by_route_and_pool_the_exact_figures_first() -> None:
+    fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
+    now = [50.0]
+    state = State(fleet, [Engine("d:80", "http://d:80", "deep", 3)], lambda: now[0], Random(0))
+    counted = Speculation(0, 0, 0, (0, 0, 0))
+    state.read("d:80", Reading(at=50, load=0, own=0, speculation=counted))
+    state.mark("d:80", up=True)
+    assert report(state.snapshot(), fleet)["routes"]["text"]["acceptance"] == {}
+
+    def answered(told: Speculation | None) -> None:
+        lease = state.take("text")
+        assert isinstance(lease, Lease)
+        with lease:
+            lease.told(told, completion_tokens=31, steps=21)
+
+    answered(None)
+    more = Speculation(20, 12, 60, (6, 4, 2))
+    for at in (51, 52):
+        state.read("d:80", Reading(at=at, load=0, own=0, ended=1, finished=1, speculation=more))
+    told = report(state.snapshot(), fleet)
+    assert told["routes"]["text"]["acceptance"]["deep"] == {
+        "length": 1.5,
+        "exact": False,
+        "efficiency": None,
+        "per_position": [],
+    }
+    assert (told["engines"][0]["acceptance_length"], told["engines"][0]["merges_chunks"]) == (1.6, False)
+    answered(Speculation(10, 18, 30, (8, 6, 4)))
+    assert report(state.snapshot(), fleet)["routes"]["text"]["acceptance"]["deep"] == {
+        "length": 2.8,
+        "exact": True,
+        "efficiency": 0.6,
+        "per_position": [0.8, 0.6, 0.4],
+    }
+    now[0] += 3600
+    assert report(state.snapshot(), fleet)["routes"]["text"]["acceptance"] == {}

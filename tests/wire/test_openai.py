@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BadRequest, Unavailable
-from gateway.model import Usage
+from gateway.model import Speculation, Usage
 from gateway.wire.openai import (
     CompletionRequest,
     StreamChunk,
@@ -19,6 +19,7 @@ from gateway.wire.openai import (
     read_error_message,
     rewritten,
 )
+from gateway.wire.vllm import speculative_object
 from tests.support import chat, chunk
 
 JSON = st.recursive(
@@ -277,6 +278,66 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 )
 def test_what_one_event_tells(data: object, expected: StreamChunk) -> None:
     assert read_chunk(json.dumps(data).encode()) == expected
+
+
+STEP = {"index": 0, "delta": {"content": "hi"}}
+DRAFTED = {"speculative_decoding": speculative_object([1, 2, 3], 12)}
+
+
+@pytest.mark.parametrize(
+    ("choice", "is_step"),
+    [
+        ({"delta": {"role": "assistant", "content": ""}}, False),
+        ({"delta": {"role": "assistant"}}, False),
+        ({"delta": {"role": "assistant", "content": "hi"}}, True),
+        ({"delta": {"role": "assistant", "content": ""}, "finish_reason": "stop"}, True),
+        ({"delta": {"content": "hi"}}, True),
+        ({"delta": {"content": ""}}, True),  # a character whose bytes are not all there yet
+        ({"delta": {"content": ""}, "finish_reason": "stop"}, True),  # the end mark, alone
+        ({"delta": {}}, True),
+        ({"delta": {"reasoning": "so"}}, True),
+        ({"text": "hi"}, True),
+        ({"text": ""}, True),
+    ],
+)
+def test_every_chunk_but_the_one_that_names_the_role_is_a_step(choice: object, is_step: bool) -> None:
+    assert read_chunk(json.dumps({"choices": [choice]}).encode()).is_step is is_step
+
+
+@pytest.mark.parametrize(
+    ("choices", "uncountable"),
+    [
+        ([STEP], False),
+        ([{**STEP, "index": 1}], True),
+        ([STEP, {**STEP, "index": 1}], True),
+        ([{**STEP, "finish_reason": "stop", "stop_reason": None}], False),
+        ([{**STEP, "finish_reason": "stop", "stop_reason": 151329}], False),
+        ([{**STEP, "finish_reason": "stop", "stop_reason": "</table>"}], True),
+        ([{**STEP, "finish_reason": "length"}], False),
+    ],
+)
+def test_steps_of_several_choices_or_before_a_stop_string_cannot_be_counted(
+    choices: object, uncountable: bool
+) -> None:
+    assert read_chunk(json.dumps({"choices": choices}).encode()).is_uncountable is uncountable
+    whole = read_answer(json.dumps({"choices": choices, "usage": USAGE, "metrics": DRAFTED}).encode())
+    assert whole is not None
+    assert (whole.speculation is None) is uncountable
+
+
+def test_what_was_drafted_is_told_in_the_answer_or_with_a_streams_usage() -> None:
+    figures = Speculation(6, 8, 12, (5, 3))
+    chunk = read_chunk(json.dumps({"choices": [], "usage": USAGE, "metrics": DRAFTED}).encode())
+    assert chunk == StreamChunk(is_chunk=True, usage=Usage(3, 4), is_usage_only=True, speculation=figures)
+    for nothing in ({}, {"metrics": None}, {"metrics": {"speculative_decoding": None}}, {"metrics": 5}):
+        whole = read_answer(json.dumps({"choices": [STEP], "usage": USAGE, **nothing}).encode())
+        assert whole == WholeAnswer(Usage(3, 4))
+
+
+@pytest.mark.parametrize(("interval", "merged"), [(None, False), (1, False), (4, True), ("4", True)])
+def test_a_client_may_ask_for_merged_chunks(interval: object, merged: bool) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "a"}], "stream_interval": interval}).encode()
+    assert parse_request(body, chat=True, max_images=1).merged is merged
 
 
 def test_garbage_tells_nothing() -> None:

@@ -19,6 +19,7 @@ from gateway.wire.vllm import (
     error_body,
     metrics_page,
     read_metrics,
+    read_speculation,
     speculative_object,
 )
 
@@ -244,6 +245,79 @@ def test_an_answers_speculation_is_as_vllm_tells_it() -> None:
         "num_draft_tokens": 330,
         "num_spec_tokens": 3,
     }
+
+
+# The `metrics` of a recorded answer of 301 tokens at depth 3.
+METRICS = {"time_to_first_token_ms": None, "speculative_decoding": speculative_object([20, 26, 26, 38], 330)}
+
+
+def test_an_answers_speculation_is_read() -> None:
+    assert read_speculation(json.dumps(METRICS).encode()) == Speculation(110, 192, 330, (90, 64, 38))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=9), st.data())
+def test_what_is_told_of_an_answer_is_read_as_it_was(histogram: list[int], data: st.DataObject) -> None:
+    drafts, accepted = sum(histogram), sum(place * count for place, count in enumerate(histogram))
+    draft_tokens = data.draw(st.integers(accepted, drafts * (len(histogram) - 1)))
+    told = read_speculation(
+        json.dumps({"speculative_decoding": speculative_object(histogram, draft_tokens)}).encode()
+    )
+    assert told is not None
+    assert (told.drafts, told.accepted, told.draft_tokens) == (drafts, accepted, draft_tokens)
+    assert sum(told.accepted_per_position) == accepted
+    assert list(told.accepted_per_position) == sorted(told.accepted_per_position, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"acceptance_histogram": None},
+        {"acceptance_histogram": []},
+        {"acceptance_histogram": [110]},
+        {"acceptance_histogram": [20, 26, 26, -38]},
+        {"acceptance_histogram": [20, 26, 26, 38.5]},
+        {"acceptance_histogram": [20, 26, 26, 37]},
+        {"acceptance_histogram": [0] * 200},
+        {"acceptance_histogram": "20,26,26,38"},
+        {"num_spec_steps": 109},
+        {"num_spec_steps": None},
+        {"num_accepted_draft_tokens": 191},
+        {"num_draft_tokens": 191},
+        {"num_draft_tokens": 331},
+        {"num_draft_tokens": 2**60},
+    ],
+)
+def test_figures_that_do_not_add_up_are_no_figures(changed: dict[str, object]) -> None:
+    figures = {**speculative_object([20, 26, 26, 38], 330), **changed}
+    assert read_speculation(json.dumps({"speculative_decoding": figures}).encode()) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"null",
+        b"{}",
+        b"[]",
+        b'{"speculative_decoding": null}',
+        b'{"speculative_decoding": 3}',
+        b"",
+        b"\xff",
+        b"[" * 9999,
+    ],
+)
+def test_where_nothing_is_told_there_is_no_figure(raw: bytes) -> None:
+    assert read_speculation(raw) is None
+
+
+@pytest.mark.parametrize(("name", "drafts"), [("chat_response.txt", 110), ("stream_formula_sse.txt", 25)])
+def test_recorded_answers_are_read(name: str, drafts: int) -> None:
+    if not CAPTURES.exists():
+        pytest.skip("needs the recorded answers")
+    recorded = (CAPTURES / "per_request_metrics" / name).read_text()
+    (metrics,) = re.findall(r'"metrics":(\{.*\})\}', recorded)
+    told = read_speculation(metrics.encode())
+    assert told is not None
+    assert told.drafts == drafts
 
 
 def test_an_answer_without_drafts_has_length_one_and_rate_nought() -> None:
