@@ -357,8 +357,8 @@ THROUGHPUT = [
     ),
     graph(
         "Requests by route",
-        "Requests that ended, refused ones included; those refused before sorting have no route. Hold the other "
-        "panels' changes against it.",
+        "Requests that ended, refused ones included; those refused before sorting have no route. Hold the "
+        "other panels' changes against it.",
         Query(named(rate("route", "requests_total", ANY_ROUTE)), "{{route}}"),
         unit="reqps",
         empty="no requests in this range",
