@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test check bench lock clean
+.PHONY: run test check bench stack lock clean
 
 run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU engine
 	$(BIN)/ocr-gateway serve --config routes.yaml
@@ -21,6 +21,9 @@ check: $(VENV)/dev.stamp  ## format, lint, types, layers, a test file for each s
 
 bench: $(VENV)/dev.stamp  ## figures, not pass/fail
 	$(BIN)/python -m bench
+
+stack: $(VENV)/run.stamp  ## simulated engines, gateway, load, Prometheus, Grafana; ARGS='--help' for options
+	$(BIN)/python -m deploy.stack $(ARGS)
 
 lock:  ## resolve the dependencies anew (needs uv)
 	for set in "requirements.lock --group build --extra embedded" "requirements-dev.lock --group build --extra embedded --group dev -c requirements.lock"; do \
