@@ -6,7 +6,7 @@ A part of the state: told of requests and readings in the order they come, and w
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,12 +27,23 @@ _MAX_ESTIMATES = 4096
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A request's; `ordinal` is its place among those that have ended, 0 until it has."""
+    """A request.
+
+    Attributes:
+        route: its route.
+        epoch: the epoch it began in.
+        first: the window it began in.
+        last: the window it ended in.
+        ordinal: its place among those that have ended.
+        sample: the estimate that waits to be believed.
+    """
 
     route: str
     epoch: int
-    sample: Sample | None = None
+    first: int
+    last: int = 0
     ordinal: int = 0
+    sample: Sample | None = None
 
 
 @dataclass(slots=True)
@@ -41,14 +52,18 @@ class _Window:
 
     Attributes:
         routes: those that had requests in it.
-        open: its requests that are not settled: what they tell may have to be left out.
-        spoiled: one of them counts by itself, or requests of others ran in it.
+        open: how many of the requests that began in it are not settled.
+        counted_from: how many that count by themselves began in it.
+        counted_to: how many of them ended in it.
+        shared: requests of others ran in it.
         gained: what the counters grew by; None until it is over, and where that is not known.
     """
 
     routes: set[str] = field(default_factory=set)
-    open: set[Entry] = field(default_factory=set)
-    spoiled: bool = False
+    open: int = 0
+    counted_from: int = 0
+    counted_to: int = 0
+    shared: bool = False
     gained: Speculation | None = None
 
 
@@ -72,25 +87,27 @@ class Ledger:
         self.sums: Speculation | None = None
         self.streams_told_true: bool | None = None
         self._book = book
-        self._running: set[Entry] = set()
+        self._running: Counter[str] = Counter()
         self._estimates: deque[Entry] = deque()
         self._windows: deque[_Window] = deque((_Window(),))
+        self._closed = self._counting = 0
         self._last: Reading | None = None
         self._epoch, self._epoch_at = 0, 0.0
         self._claimed = self._counted = 0.0
 
     def began(self, route: str) -> Entry:
         """Note that a request has been sent."""
-        entry = Entry(route, self._epoch)
-        self._running.add(entry)
-        self._windows[-1].open.add(entry)
-        self._windows[-1].routes.add(route)
-        return entry
+        self._running[route] += 1
+        window = self._windows[-1]
+        window.open += 1
+        window.routes.add(route)
+        return Entry(route, self._epoch, self._number)
 
     def finished(self, entry: Entry, sample: Sample | None) -> None:
         """Note that a request has ended, and what it told; None where it broke off or tells nothing."""
         self.ended += 1
-        self._running.discard(entry)
+        self._running[entry.route] -= 1
+        entry.last = self._number
         if sample is None or sample.source is Source.REQUEST:
             self._settle(entry, sample)
             return
@@ -98,6 +115,11 @@ class Ledger:
         self._estimates.append(entry)
         if len(self._estimates) > _MAX_ESTIMATES:
             self._settle(self._estimates.popleft(), None)
+
+    @property
+    def _number(self) -> int:
+        """The present window's."""
+        return self._closed + len(self._windows) - 1
 
     def read(self, reading: Reading) -> None:
         """Take over a reading of the engine's counters."""
@@ -151,27 +173,34 @@ class Ledger:
         """End the window and begin another; book those whose requests are all settled."""
         window = self._windows[-1]
         window.gained = gained
-        window.spoiled |= (
+        window.shared = (
             last is None
             or max(last.load - last.own, reading.load - reading.own) > 0
             or reading.finished - last.finished > self.ended - last.ended
         )
-        self._windows.append(_Window({entry.route for entry in self._running}, set(self._running)))
+        self._windows.append(_Window({route for route, count in self._running.items() if count}))
         if len(self._windows) > _MAX_WINDOWS:
-            self._windows.popleft()
+            self._close()
         while len(self._windows) > 1 and not self._windows[0].open:
-            self._close(self._windows.popleft())
+            self._close()
 
-    def _close(self, window: _Window) -> None:
-        if window.gained and window.gained.drafts and len(window.routes) == 1 and not window.spoiled:
+    def _close(self) -> None:
+        """Book the first window, unless others had a part in it, or requests that count by themselves."""
+        window = self._windows.popleft()
+        self._closed += 1
+        self._counting += window.counted_from
+        alone = len(window.routes) == 1 and not (window.shared or window.open or self._counting)
+        self._counting -= window.counted_to
+        if alone and window.gained and window.gained.drafts:
             (route,) = window.routes
             self._book(route, Sample(Source.ENGINE, window.gained))
 
     def _settle(self, entry: Entry, sample: Sample | None) -> None:
         """Decide what a request counts by itself: by this, or not."""
-        for window in self._windows:
-            if entry in window.open:
-                window.open.discard(entry)
-                window.spoiled |= sample is not None
+        if entry.first >= self._closed:
+            self._windows[entry.first - self._closed].open -= 1
         if sample:
+            if entry.last >= self._closed:
+                self._windows[max(entry.first - self._closed, 0)].counted_from += 1
+                self._windows[entry.last - self._closed].counted_to += 1
             self._book(entry.route, sample)

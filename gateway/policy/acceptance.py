@@ -78,12 +78,12 @@ def of_stream(completion_tokens: int, steps: int, depths: Collection[int]) -> Sp
 
 def total(first: Speculation | None, second: Speculation) -> Speculation:
     """Add up; what one of them does not know the sum does not, but for positions one has more of."""
-    return _combined(first, second, +1) if first else second
+    return _combined(first, second) if first else second
 
 
 def gain(before: Speculation, after: Speculation) -> Speculation | None:
     """Return what an engine's counters grew by; None where one fell: it has been restarted."""
-    grown = _combined(after, before, -1)
+    grown = _combined(after, before, sign=-1)
     counts = (grown.drafts, grown.accepted, grown.draft_tokens or 0.0, *grown.accepted_per_position)
     return grown if min(counts) >= 0 else None
 
@@ -106,7 +106,7 @@ class Recent:
 
     def after(self, more: Speculation, now: float) -> Recent:
         """Return the sums with one more sample."""
-        return Recent(total(self.sums and _scaled(self.sums, self._kept(now)), more), now)
+        return Recent(_combined(self.sums, more, keep=self._kept(now)) if self.sums else more, now)
 
     def drafts(self, now: float) -> float:
         """Return on how many drafts the figures still rest."""
@@ -116,25 +116,19 @@ class Recent:
         return math.exp(-max(0.0, now - self.at) / _RECENT_S)
 
 
-def _combined(first: Speculation, second: Speculation, sign: int) -> Speculation:
+def _combined(first: Speculation, second: Speculation, *, keep: float = 1, sign: int = 1) -> Speculation:
+    """`keep` times the first and `sign` times the second."""
     known = first.draft_tokens is not None and second.draft_tokens is not None
     return Speculation(
-        first.drafts + sign * second.drafts,
-        first.accepted + sign * second.accepted,
-        (first.draft_tokens or 0.0) + sign * (second.draft_tokens or 0.0) if known else None,
+        keep * first.drafts + sign * second.drafts,
+        keep * first.accepted + sign * second.accepted,
+        keep * (first.draft_tokens or 0) + sign * (second.draft_tokens or 0) if known else None,
         tuple(
-            one + sign * other
-            for one, other in zip_longest(
-                first.accepted_per_position, second.accepted_per_position, fillvalue=0.0
-            )
+            [
+                keep * one + sign * other
+                for one, other in zip_longest(
+                    first.accepted_per_position, second.accepted_per_position, fillvalue=0
+                )
+            ]
         ),
-    )
-
-
-def _scaled(sums: Speculation, by: float) -> Speculation:
-    return Speculation(
-        sums.drafts * by,
-        sums.accepted * by,
-        None if sums.draft_tokens is None else sums.draft_tokens * by,
-        tuple(count * by for count in sums.accepted_per_position),
     )

@@ -1,0 +1,186 @@
+"""`python -m bench.accounting`: what accounting for acceptance costs, per request and per streamed chunk.
+
+Both are measured beside the same work without it, turn by turn in one run, in microseconds of CPU time.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import statistics
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.attempt import Outturn
+from gateway.config import parse
+from gateway.fleet import Fleet
+from gateway.ledger import Ledger
+from gateway.metrics import Metrics
+from gateway.model import Engine, Reading, Speculation
+from gateway.policy.acceptance import of_answer, total
+from gateway.state import State
+from gateway.wire.openai import StreamChunk, read_chunk
+from gateway.wire.vllm import read_speculation, speculative_object
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.policy.acceptance import Sample
+
+IN_FLIGHT = 256
+# An answer takes 20 s, and its engine is read every second.
+WINDOWS = 20
+TURNS, CALLS = 200, 500
+
+CONFIG = """
+model: m
+pools: {mtp3: {speculative_config: {method: mtp, num_speculative_tokens: 3}, engines: [http://e:1]}}
+routes: {text: {}, key-value: {}, table: {}}
+"""
+ROUTES = ("text", "key-value", "table")
+TOLD = json.dumps({"speculative_decoding": speculative_object([20, 26, 26, 38], 330)}).encode()
+CHUNK = json.dumps(
+    {
+        "id": "chatcmpl-83003e94ccb35ad6",
+        "object": "chat.completion.chunk",
+        "created": 1795952765,
+        "model": "glm-ocr",
+        "choices": [
+            {
+                "index": 0,
+                "delta": {"content": " | 3.50 |"},
+                "logprobs": None,
+                "finish_reason": None,
+                "token_ids": None,
+            }
+        ],
+    },
+    separators=(",", ":"),
+).encode()
+
+
+class _BareDelta(msgspec.Struct):
+    content: str | None = None
+
+
+class _BareChoice(msgspec.Struct):
+    delta: _BareDelta
+
+
+class _BareChunk(msgspec.Struct):
+    choices: list[_BareChoice]
+    usage: dict[str, int] | None = None
+
+
+_BARE = msgspec.json.Decoder(_BareChunk)
+
+
+def side_by_side(
+    with_it: Callable[[], object], without: Callable[[], object]
+) -> tuple[list[float], list[float]]:
+    """Return microseconds a call of either, measured in turns."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for _ in range(TURNS):
+        for function, samples in zip((with_it, without), found, strict=True):
+            start = time.thread_time_ns()
+            for _ in range(CALLS):
+                function()
+            samples.append((time.thread_time_ns() - start) / 1e3 / CALLS)
+    return found
+
+
+def tell(name: str, bound_us: float, samples: tuple[list[float], list[float]]) -> None:
+    """Print one line: the medians, and their difference against its bound."""
+    with_it, without = map(statistics.median, samples)
+    print(
+        f"  {name}: {with_it - without:.2f} us ({with_it:.2f} with accounting, {without:.2f} without; "
+        f"bound {bound_us:g} us)"
+    )
+
+
+def chunks() -> tuple[list[float], list[float]]:
+    """Reading a stream's chunk: for its text alone, and for its step too."""
+    outturn = Outturn()
+
+    def counted() -> None:
+        chunk = read_chunk(CHUNK)
+        outturn.steps += chunk.is_step
+        outturn.countable &= not chunk.is_uncountable
+
+    def bare() -> StreamChunk:
+        chunk = _BARE.decode(CHUNK)
+        return StreamChunk(
+            is_chunk=True, has_output=any(choice.delta.content for choice in chunk.choices), usage=None
+        )
+
+    return side_by_side(counted, bare)
+
+
+class Account:
+    """The gateway's account of one engine with many requests in flight."""
+
+    def __init__(self, *, told: bool) -> None:
+        fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
+        self._state = State(fleet, [Engine("e:1", "http://e:1", "mtp3", 3)], time.monotonic, random.Random(1))
+        Metrics(self._state)
+        self._pool = fleet.config.pools["mtp3"]
+        self._told = told
+        self._rng = random.Random(1)
+        self._ledger = Ledger(lambda route, sample: self._state._book(route, "mtp3", sample))
+        self._counted = Speculation(0, 0, 0, (0, 0, 0))
+        self._at = 0.0
+        self._read()
+        self._running = []
+        for _ in range(WINDOWS):
+            self._running += [
+                self._ledger.began(self._rng.choice(ROUTES)) for _ in range(IN_FLIGHT // WINDOWS)
+            ]
+            self._read()
+        self._since = 0
+
+    def one(self) -> None:
+        """Account for one request's end and another's beginning, and for its share of the readings."""
+        place = self._rng.randrange(len(self._running))
+        told = read_speculation(TOLD) if self._told else None
+        sample: Sample | None = of_answer(told, completion_tokens=301, steps=111, depths=self._pool.depths)
+        self._ledger.finished(self._running[place], sample)
+        self._running[place] = self._ledger.began(self._rng.choice(ROUTES))
+        self._since += 1
+        if self._since == IN_FLIGHT // WINDOWS:
+            self._since = 0
+            self._counted = total(self._counted, Speculation(1400, 2500, 4200, (1200, 800, 500)))
+            self._read()
+
+    def nothing(self) -> None:
+        """What the measurement itself costs."""
+        self._rng.randrange(len(self._running))
+        self._rng.choice(ROUTES)
+
+    def _read(self) -> None:
+        self._at += 1
+        self._ledger.read(
+            Reading(self._at, IN_FLIGHT, IN_FLIGHT, ended=self._ledger.ended, speculation=self._counted)
+        )
+
+
+def main() -> None:
+    """Measure and print."""
+    print(
+        f"Accounting, CPU time: {platform.machine()} {platform.system()}, "
+        f"Python {platform.python_version()}, msgspec {msgspec.__version__}, "
+        f"prometheus-client {version('prometheus-client')}, "
+        f"{TURNS} turns of {CALLS} calls; {IN_FLIGHT} requests in flight over {WINDOWS} readings"
+    )
+    tell("a streamed chunk", 2, chunks())
+    for name, told in (("a request whose engine tells", True), ("a stream that is estimated", False)):
+        account = Account(told=told)
+        tell(name, 20, side_by_side(account.one, account.nothing))
+
+
+if __name__ == "__main__":
+    main()
