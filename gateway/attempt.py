@@ -74,7 +74,7 @@ class Outturn:
         first_token_at: when the first output of a stream came, by time.perf_counter.
         failed: the status of a failure that the stream told; 0 where there was none.
         steps: chunks of a stream that carried a step's tokens each; 0 where that is not known.
-        countable: it is one answer, and all of it.
+        countable: its chunks are the steps of one answer, and all of them.
         speculation: what the engine told of its drafts.
     """
 
@@ -87,8 +87,9 @@ class Outturn:
 
     def account(self, lease: Lease) -> None:
         """Tell the lease of a complete answer what came of its speculation."""
-        if self.usage and self.countable and not self.failed:
-            lease.told(self.speculation, completion_tokens=self.usage.completion_tokens, steps=self.steps)
+        if self.usage and not self.failed:
+            steps = self.steps if self.countable else 0
+            lease.told(self.speculation, completion_tokens=self.usage.completion_tokens, steps=steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,11 @@ class _Delta(msgspec.Struct):
     tool_calls: Any = None
 
     def has_output(self) -> bool:
-        return bool(self.content or self.tool_calls or self.reasoning or self.reasoning_content)
+        return bool(self.content or self.parsed())
+
+    def parsed(self) -> bool:
+        """Whether it went through one of the engine's parsers."""
+        return bool(self.tool_calls or self.reasoning or self.reasoning_content)
 
 
 class _Choice(msgspec.Struct):
@@ -104,7 +108,9 @@ class _Choice(msgspec.Struct):
         return bool(self.delta and self.delta.role and self.finish_reason is None and not self.has_output())
 
     def uncountable(self) -> bool:
-        return self.index != 0 or isinstance(self.stop_reason, str)
+        return (
+            self.index != 0 or isinstance(self.stop_reason, str) or bool(self.delta and self.delta.parsed())
+        )
 
 
 class _Chunk(msgspec.Struct):
@@ -181,8 +187,8 @@ class StreamChunk(msgspec.Struct, frozen=True):
         has_output: it carries generated text.
         is_step: it carries what a step of the engine added, be it without text; the chunk that only names
             the role does not.
-        is_uncountable: what its request's steps brought cannot be told: it is one of several choices, or
-            ended by a stop string, behind which tokens were thrown away.
+        is_uncountable: its stream's chunks do not tell its steps: it is one of several choices, was ended by
+            a stop string, behind which tokens were thrown away, or has passed a parser that holds chunks back.
         speculation: what was drafted for the whole answer, where that is told.
         is_error: it reports a failure.
         is_clients_error: one that the request itself is to blame for (`error.code` is a 4xx).

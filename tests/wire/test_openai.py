@@ -263,7 +263,7 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
         ({"choices": [{"text": "hi"}]}, StreamChunk(is_chunk=True, has_output=True, is_step=True)),
         (
             {"choices": [{"delta": {"tool_calls": [{}]}}]},
-            StreamChunk(is_chunk=True, has_output=True, is_step=True),
+            StreamChunk(is_chunk=True, has_output=True, is_step=True, is_uncountable=True),
         ),
         ({"choices": [], "usage": USAGE}, StreamChunk(is_chunk=True, usage=Usage(3, 4), is_usage_only=True)),
         ({"choices": []}, StreamChunk(is_chunk=True)),
@@ -314,9 +314,11 @@ def test_every_chunk_but_the_one_that_names_the_role_is_a_step(choice: object, i
         ([{**STEP, "finish_reason": "stop", "stop_reason": 151329}], False),
         ([{**STEP, "finish_reason": "stop", "stop_reason": "</table>"}], True),
         ([{**STEP, "finish_reason": "length"}], False),
+        ([{"index": 0, "delta": {"reasoning": "so"}}], True),
+        ([{"index": 0, "delta": {"tool_calls": [{}]}}], True),
     ],
 )
-def test_steps_of_several_choices_or_before_a_stop_string_cannot_be_counted(
+def test_steps_of_several_choices_before_a_stop_string_or_behind_a_parser_cannot_be_counted(
     choices: object, uncountable: bool
 ) -> None:
     assert read_chunk(json.dumps({"choices": choices}).encode()).is_uncountable is uncountable
