@@ -299,14 +299,14 @@ DEPTH_AND_LOAD = [
     ),
     graph(
         "Load over crossover",
-        "Above 1 an engine runs a route past the load up to which its depth wins. For long: add engines, or "
-        "more of the other depth.",
+        "Above 100% an engine runs a route past the load up to which its depth wins. For long: add engines, "
+        "or more of the other depth.",
         Query(
             f"max by (pool, engine, route) ({rule('engine_load_per_crossover', POOL, ROUTE)})",
             "{{engine}} ({{pool}}), {{route}}",
         ),
         unit="percentunit",
-        empty="no engine is known",
+        empty="no pool has a crossover: there is one depth, or neither schedules nor profiles",
         limit=1,
         width=12,
     ),

@@ -151,7 +151,7 @@ def graph(
         .color_scheme(dashboard.FieldColor().mode(FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
         .line_width(1)
         .fill_opacity(40 if stacked else 0)
-        .show_points(VisibilityMode.NEVER)
+        .show_points(VisibilityMode.AUTO)
         .legend(
             common.VizLegendOptions()
             .display_mode(LegendDisplayMode.LIST)
