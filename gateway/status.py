@@ -73,7 +73,7 @@ def _acceptance(found: Acceptance) -> dict[str, Any]:
     """Speculation of about five minutes; `efficiency` is accepted by draft tokens."""
     sums = found.sums
     return {
-        "length": sums.length and round(sums.length, 3),
+        "length": _rounded(sums.length),
         "exact": found.exact,
         "efficiency": round(sums.accepted / sums.draft_tokens, 3) if sums.draft_tokens else None,
         "per_position": [round(count / sums.drafts, 3) for count in sums.accepted_per_position],
@@ -93,11 +93,15 @@ def _engine(status: EngineStatus, fleet: Fleet) -> dict[str, Any]:
         "breaker": status.phase.name.lower(),
         "leaving": status.leaving,
         "stale": status.stale,
-        "reading_age_s": None if status.reading_age_s is None else round(status.reading_age_s, 2),
+        "reading_age_s": _rounded(status.reading_age_s),
         "tokens_per_s": round(status.rate, 1),
-        "profile_ratio": None if status.ratio is None else round(status.ratio, 3),
+        "profile_ratio": _rounded(status.ratio),
         "drifts": status.drifts,
-        "acceptance_length": status.speculation and status.speculation.length,
+        "acceptance_length": _rounded(status.speculation.length) if status.speculation else None,
         "merges_chunks": status.merges,
         "mismatch": status.mismatch or None,
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -188,7 +188,7 @@ class StreamChunk(msgspec.Struct, frozen=True):
         is_step: it carries what a step of the engine added, be it without text; the chunk that only names
             the role does not.
         is_uncountable: its stream's chunks do not tell its steps: it is one of several choices, was ended by
-            a stop string, behind which tokens were thrown away, or has passed a parser that holds chunks back.
+            a stop string, behind which tokens were thrown away, or passed a parser, which holds chunks back.
         speculation: what was drafted for the whole answer, where that is told.
         is_error: it reports a failure.
         is_clients_error: one that the request itself is to blame for (`error.code` is a 4xx).
