@@ -10,30 +10,28 @@ import platform
 import random
 import statistics
 import time
+from collections import deque
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.attempt import Outturn
 from gateway.config import parse
 from gateway.fleet import Fleet
-from gateway.ledger import Ledger
+from gateway.ledger import Kind, Ledger
 from gateway.metrics import Metrics
 from gateway.model import Engine, Reading, Speculation
-from gateway.policy.acceptance import of_answer, total
-from gateway.state import State
+from gateway.policy.acceptance import of_answer
+from gateway.state import Lease, State
 from gateway.wire.openai import StreamChunk, read_chunk
 from gateway.wire.vllm import read_speculation, speculative_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.policy.acceptance import Sample
-
 IN_FLIGHT = 256
-# An answer takes 20 s, and its engine is read every second.
+# An answer takes 20 s, and the engine is read every second.
 WINDOWS = 20
 TURNS, CALLS = 200, 500
 
@@ -42,6 +40,7 @@ model: m
 pools: {mtp3: {speculative_config: {method: mtp, num_speculative_tokens: 3}, engines: [http://e:1]}}
 routes: {text: {}, key-value: {}, table: {}}
 """
+DEPTHS = frozenset((3,))
 ROUTES = ("text", "key-value", "table")
 TOLD = json.dumps({"speculative_decoding": speculative_object([20, 26, 26, 38], 330)}).encode()
 CHUNK = json.dumps(
@@ -104,68 +103,67 @@ def tell(name: str, bound_us: float, samples: tuple[list[float], list[float]]) -
 
 
 def chunks() -> tuple[list[float], list[float]]:
-    """Reading a stream's chunk: for its text alone, and for its step too."""
-    outturn = Outturn()
+    """Reading a stream's chunk: for its text alone, and counting its step too."""
+    lease = Account(told=False).take("text")
 
     def counted() -> None:
         chunk = read_chunk(CHUNK)
-        outturn.steps += chunk.is_step
-        outturn.countable &= not chunk.is_uncountable
+        if chunk.is_step:
+            lease.stepped()
+        if chunk.is_uncountable:
+            lease.blurs()
 
     def bare() -> StreamChunk:
         chunk = _BARE.decode(CHUNK)
-        return StreamChunk(
-            is_chunk=True, has_output=any(choice.delta.content for choice in chunk.choices), usage=None
-        )
+        return StreamChunk(is_chunk=True, has_output=any(choice.delta.content for choice in chunk.choices))
 
     return side_by_side(counted, bare)
 
 
 class Account:
-    """The gateway's account of one engine with many requests in flight."""
+    """A gateway's account of one engine with many requests in flight."""
 
     def __init__(self, *, told: bool) -> None:
         fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
         self._state = State(fleet, [Engine("e:1", "http://e:1", "mtp3", 3)], time.monotonic, random.Random(1))
+        self._state.mark("e:1", up=True)
         Metrics(self._state)
-        self._pool = fleet.config.pools["mtp3"]
         self._told = told
         self._rng = random.Random(1)
         self._ledger = Ledger(lambda route, sample: self._state._book(route, "mtp3", sample))
-        self._counted = Speculation(0, 0, 0, (0, 0, 0))
-        self._at = 0.0
+        self._ends = self._drafts = 0
         self._read()
-        self._running = []
-        for _ in range(WINDOWS):
-            self._running += [
-                self._ledger.began(self._rng.choice(ROUTES)) for _ in range(IN_FLIGHT // WINDOWS)
-            ]
-            self._read()
-        self._since = 0
+        self._running = deque(
+            self._ledger.began(self._rng.choice(ROUTES), Kind.STREAM) for _ in range(IN_FLIGHT)
+        )
+
+    def take(self, route: str) -> Lease:
+        """Return a place on the engine, sent for a stream."""
+        lease = self._state.take(route)
+        assert isinstance(lease, Lease)
+        lease.sent(Kind.STREAM)
+        return lease
 
     def one(self) -> None:
         """Account for one request's end and another's beginning, and for its share of the readings."""
-        place = self._rng.randrange(len(self._running))
         told = read_speculation(TOLD) if self._told else None
-        sample: Sample | None = of_answer(told, completion_tokens=301, steps=111, depths=self._pool.depths)
-        self._ledger.finished(self._running[place], sample)
-        self._running[place] = self._ledger.began(self._rng.choice(ROUTES))
-        self._since += 1
-        if self._since == IN_FLIGHT // WINDOWS:
-            self._since = 0
-            self._counted = total(self._counted, Speculation(1400, 2500, 4200, (1200, 800, 500)))
+        sample = of_answer(told, completion_tokens=301, steps=111, depths=DEPTHS)
+        self._ledger.finished(self._running.popleft(), sample, complete=True)
+        self._running.append(self._ledger.began(self._rng.choice(ROUTES), Kind.STREAM))
+        self._ends += 1
+        self._drafts += 110
+        self._ledger._chunks += 110  # `stepped` is measured with the chunk
+        if self._ends % (IN_FLIGHT // WINDOWS) == 0:
             self._read()
 
     def nothing(self) -> None:
         """What the measurement itself costs."""
-        self._rng.randrange(len(self._running))
         self._rng.choice(ROUTES)
 
     def _read(self) -> None:
-        self._at += 1
-        self._ledger.read(
-            Reading(self._at, IN_FLIGHT, IN_FLIGHT, ended=self._ledger.ended, speculation=self._counted)
-        )
+        counted = Speculation(self._drafts, self._drafts, 3 * self._drafts, (self._drafts, 0, 0))
+        at = self._ends / (IN_FLIGHT / WINDOWS)
+        self._ledger.read(Reading(at, IN_FLIGHT, IN_FLIGHT, finished=self._ends, speculation={"0": counted}))
 
 
 def main() -> None:

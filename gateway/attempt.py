@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.errors import EngineFailed, EngineTooSlow, GatewayError, Unavailable
+from gateway.ledger import Kind
 from gateway.policy import retry
 from gateway.policy.breaker import Outcome
 from gateway.policy.retry import Failure
@@ -73,23 +74,18 @@ class Outturn:
         usage: token counts.
         first_token_at: when the first output of a stream came, by time.perf_counter.
         failed: the status of a failure that the stream told; 0 where there was none.
-        steps: chunks of a stream that carried a step's tokens each; 0 where that is not known.
-        countable: its chunks are the steps of one answer, and all of them.
         speculation: what the engine told of its drafts.
     """
 
     usage: Usage | None = None
     first_token_at: float | None = None
     failed: int = 0
-    steps: int = 0
-    countable: bool = True
     speculation: Speculation | None = None
 
     def account(self, lease: Lease) -> None:
-        """Tell the lease of a complete answer what came of its speculation."""
-        if self.usage and not self.failed:
-            steps = self.steps if self.countable else 0
-            lease.told(self.speculation, completion_tokens=self.usage.completion_tokens, steps=steps)
+        """Tell the lease that the answer is complete, and what came of its speculation."""
+        if not self.failed:
+            lease.told(self.speculation, self.usage.completion_tokens if self.usage else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +134,7 @@ async def attempt(
     Raises:
         AttemptFailed: there is no such byte.
     """
+    lease.sent(Kind.WHOLE if not job.stream else Kind.OPAQUE if job.merged else Kind.STREAM)
     async with AsyncExitStack() as stack:
         try:
             async with _unless_lost(lease):
@@ -299,8 +296,10 @@ class _Events:
         chunk = openai.read_chunk(data)
         if chunk.has_output and self._outturn.first_token_at is None:
             self._outturn.first_token_at = time.perf_counter()
-        self._outturn.steps += chunk.is_step and not self._job.merged
-        self._outturn.countable &= not chunk.is_uncountable
+        if chunk.is_step:
+            self._lease.stepped()
+        if chunk.is_uncountable:
+            self._lease.blurs()
         if chunk.usage:
             self._outturn.usage, self._outturn.speculation = chunk.usage, chunk.speculation
         if chunk.is_error:

@@ -26,6 +26,7 @@ class Fleet:
         routes: names in its order; everything by index follows it.
         tables: by pool.
         serves: by pool, then by route, whether the route may use it.
+        step_depths: by pool, every depth a step of its engines may have.
         profiled: every route has its profile.
         rules: the breakers'.
         sorting: how requests are sorted into the routes.
@@ -36,6 +37,7 @@ class Fleet:
     routes: tuple[str, ...]
     tables: Mapping[str, Table]
     serves: Mapping[str, tuple[bool, ...]]
+    step_depths: Mapping[str, frozenset[int]]
     profiled: bool
     rules: Rules
     sorting: SortRules
@@ -64,6 +66,7 @@ class Fleet:
                 name: tuple(name in config.pools_of(route) for route in config.routes)
                 for name in config.pools
             },
+            step_depths={name: pool.step_depths for name, pool in config.pools.items()},
             profiled=all(curves.values()),
             rules=rules,
             sorting=sort_rules(config),

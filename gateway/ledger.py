@@ -1,28 +1,46 @@
-"""One engine's acceptance: what its requests tell of it, and how far the engine's own counters bear that out.
+"""One engine's acceptance: what its requests tell of it, and what its own counters make of that.
 
 A part of the state: told of requests and readings in the order they come, and without a clock.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from gateway.model import Speculation
-from gateway.policy.acceptance import Sample, Source, believable, gain, total
+from gateway.policy.acceptance import Recent, Sample, Source, gain, is_step_by_step, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.model import Reading
 
-# Streams are held against the counters over about this time; over a longer one a change would not show.
-_EPOCH_S = 300.0
-# What waits is bounded: readings that wait for requests to end, and estimates that wait for readings.
-_MAX_WINDOWS = 1024
-_MAX_ESTIMATES = 4096
+# So long holds what the counters said of an engine's streams, and so long an estimate waits for them.
+_VERDICT_S, _ESTIMATE_S = 300.0, 30.0
+# Who else uses an engine shows when their request ends, if not before: so long the growth is held back.
+_HELD_BACK_S = 30.0
+# Readings in a row that the engine may have ended more or fewer requests than we saw end.
+_UNEVEN = 3
+# What waits is bounded; beyond, the oldest is given up.
+_MAX_WAITING = 4096
+
+
+class Kind(Enum):
+    """What a request's answer shows of its steps.
+
+    Attributes:
+        WHOLE: nothing: it is not streamed.
+        STREAM: each chunk is a step.
+        OPAQUE: a stream whose chunks are not.
+    """
+
+    WHOLE = auto()
+    STREAM = auto()
+    OPAQUE = auto()
 
 
 @dataclass(slots=True, eq=False)
@@ -31,176 +49,246 @@ class Entry:
 
     Attributes:
         route: its route.
-        epoch: the epoch it began in.
-        first: the window it began in.
-        last: the window it ended in.
-        ordinal: its place among those that have ended.
-        sample: the estimate that waits to be believed.
+        kind: what its answer shows.
+        estimable: an estimate from its stream may count.
+        steps: chunks so far.
+        ended_at: the reading before its end.
+        sample: the estimate that waits to be judged.
     """
 
     route: str
-    epoch: int
-    first: int
-    last: int = 0
-    ordinal: int = 0
+    kind: Kind
+    estimable: bool
+    steps: int = 0
+    ended_at: float = 0.0
     sample: Sample | None = None
+
+    def key(self) -> tuple[str, Kind, bool]:
+        """What matters of it to a stretch of time it ran in."""
+        return self.route, self.kind, self.estimable
 
 
 @dataclass(slots=True)
-class _Window:
-    """The time between two readings.
+class _Chunks:
+    """A stretch of readings in which nothing ran but streams of ours: their chunks, and the engine's drafts.
 
-    Attributes:
-        routes: those that had requests in it.
-        open: how many of the requests that began in it are not settled.
-        counted_from: how many that count by themselves began in it.
-        counted_to: how many of them ended in it.
-        shared: requests of others ran in it.
-        gained: what the counters grew by; None until it is over, and where that is not known.
+    `under_way` is how many may have had a step between the two counts when it began.
     """
 
-    routes: set[str] = field(default_factory=set)
-    open: int = 0
-    counted_from: int = 0
-    counted_to: int = 0
-    shared: bool = False
-    gained: Speculation | None = None
+    under_way: int = 0
+    chunks: int = 0
+    drafts: float = 0.0
+
+
+@dataclass(slots=True)
+class _Alone:
+    """A stretch of readings in which one route had the engine.
+
+    Attributes:
+        ahead: how many requests more than we the engine had ended when it began.
+        route: whose it is; None while nothing has run.
+        growth: what the counters grew by.
+        uneven: readings in a row at which it was not as far ahead as that.
+    """
+
+    ahead: float = 0.0
+    route: str | None = None
+    growth: Speculation | None = None
+    uneven: int = 0
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Whether streams' chunks are the engine's steps, and when that was found."""
+
+    steps: bool
+    at: float
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Growth that is a route's, unless another user of the engine shows yet."""
+
+    at: float
+    route: str
+    growth: Speculation
 
 
 class Ledger:
     """One engine's account.
 
     For one request the best figure counts: what the engine told of it, at once; else the estimate from its
-    stream, once the counters bear such estimates out; else its part in what the counters grew by while its
-    route alone had the engine.
+    stream, where chunks are steps; else, of an engine that tells nothing, what its counters grew by while
+    one route alone had it.
 
     Attributes:
-        ended: requests that have ended, in all.
-        sums: what the counters grew by since they were first read, over restarts; None where the engine does
-            not speculate.
-        streams_told_true: whether the counters bear the estimates out; None while that is not known.
+        sums: what the counters grew by since they were first read, over restarts; None while the engine has
+            not been seen to speculate.
+        recent: the last minutes of it.
+        verdict: whether chunks are steps; None while that is not known.
     """
 
     def __init__(self, book: Callable[[str, Sample], None]) -> None:
         """Open an account; `book` is called with a route and each figure that counts for it."""
-        self.ended = 0
         self.sums: Speculation | None = None
-        self.streams_told_true: bool | None = None
+        self.recent = Recent()
+        self.verdict: Verdict | None = None
         self._book = book
-        self._running: Counter[str] = Counter()
-        self._estimates: deque[Entry] = deque()
-        self._windows: deque[_Window] = deque((_Window(),))
-        self._closed = self._counting = 0
+        self._tells: bool | None = None
+        self._closed = False
         self._last: Reading | None = None
-        self._epoch, self._epoch_at = 0, 0.0
-        self._claimed = self._counted = 0.0
+        self._complete = 0
+        self._chunks = 0
+        # What runs now, has run since the last reading, and has ended: an engine works on for a moment after
+        # that, and writes its page a moment before it is read.
+        self._running: Counter[tuple[str, Kind, bool]] = Counter()
+        self._seen: set[tuple[str, Kind, bool]] = set()
+        self._ended: Counter[tuple[str, Kind, bool]] = Counter()
+        self._estimates: deque[Entry] = deque()
+        self._stretch = _Chunks()
+        self._alone = _Alone()
+        self._waiting: deque[_Waiting] = deque()
 
-    def began(self, route: str) -> Entry:
-        """Note that a request has been sent."""
-        self._running[route] += 1
-        window = self._windows[-1]
-        window.open += 1
-        window.routes.add(route)
-        return Entry(route, self._epoch, self._number)
+    def began(self, route: str, kind: Kind) -> Entry:
+        """Note that a request is sent."""
+        merges = self.verdict is not None and not self.verdict.steps
+        entry = Entry(route, kind, estimable=kind is Kind.STREAM and not merges)
+        self._runs(entry)
+        return entry
 
-    def finished(self, entry: Entry, sample: Sample | None) -> None:
-        """Note that a request has ended, and what it told; None where it broke off or tells nothing."""
-        self.ended += 1
-        self._running[entry.route] -= 1
-        entry.last = self._number
-        if sample is None or sample.source is Source.REQUEST:
-            self._settle(entry, sample)
+    def blurs(self, entry: Entry) -> None:
+        """Note that the chunks of a stream are not its steps after all."""
+        self._running[entry.key()] -= 1
+        entry.kind, entry.estimable = Kind.OPAQUE, False
+        self._runs(entry)
+
+    def stepped(self, entry: Entry) -> None:
+        """Note a chunk of a stream; the first is the prompt's step, and has no drafts."""
+        entry.steps += 1
+        if entry.steps > 1:
+            self._chunks += 1
+
+    def finished(self, entry: Entry, sample: Sample | None, *, complete: bool) -> None:
+        """Note that a request has ended.
+
+        Args:
+            entry: which.
+            sample: what it told; None where that is nothing.
+            complete: with an answer, and all of it.
+        """
+        key = entry.key()
+        self._running[key] -= 1
+        self._ended[key] += 1
+        self._complete += complete
+        if sample and sample.source is Source.REQUEST:
+            self._tells = True
+            self._waiting.clear()
+            self._book(entry.route, sample)
             return
-        entry.sample, entry.ordinal = sample, self.ended
-        self._estimates.append(entry)
-        if len(self._estimates) > _MAX_ESTIMATES:
-            self._settle(self._estimates.popleft(), None)
+        if complete and self._tells is None:
+            self._tells = False
+        if sample and entry.estimable:
+            entry.sample, entry.ended_at = sample, self._last.at if self._last else 0.0
+            self._estimates.append(entry)
+            if self._closed:
+                self._settle()
+            elif len(self._estimates) > _MAX_WAITING:
+                self._estimates.popleft()
 
-    @property
-    def _number(self) -> int:
-        """The present window's."""
-        return self._closed + len(self._windows) - 1
+    def merged(self) -> None:
+        """Note a stream whose chunks carried more tokens than one step can write."""
+        self.verdict = Verdict(False, self._last.at if self._last else 0.0)
+        self._estimates.clear()
+
+    def close(self) -> None:
+        """Judge what is left by what is known: there are no readings to come."""
+        self._closed = True
+        self._settle()
 
     def read(self, reading: Reading) -> None:
         """Take over a reading of the engine's counters."""
         last, self._last = self._last, reading
-        now, before = reading.speculation, last.speculation if last else None
-        gained = gain(before, now) if before and now else None
-        if now is None:
-            self.sums = None
-        elif gained and self.sums:
-            self.sums = total(self.sums, gained)
+        running = Counter({key: count for key, count in self._running.items() if count})
+        seen, ended = self._seen, self._ended
+        self._seen, self._ended = {*running, *ended}, Counter()
+        growth = None
+        if last and reading.finished >= last.finished and reading.generation_tokens >= last.generation_tokens:
+            growth = gain(last.speculation, reading.speculation)
+        if growth is None:
+            self._tells = None  # it may have been started anew, with other options
+        if reading.speculation and self.sums is None:
+            self.sums = Speculation(0.0, 0.0, 0.0)
+        if growth and self.sums:
+            self.sums, self.recent = total(self.sums, growth), self.recent.after(growth, reading.at)
+        if last is None or max(last.load - last.own, reading.load - reading.own) > 0:
+            growth = None  # others use it too
+            self._waiting.clear()
+        self._read_chunks(seen, growth, under_way=(running + ended).total(), at=reading.at)
+        self._read_alone(seen, growth, reading)
+
+    def _runs(self, entry: Entry) -> None:
+        self._running[entry.key()] += 1
+        self._seen.add(entry.key())
+
+    def _read_chunks(
+        self, seen: set[tuple[str, Kind, bool]], growth: Speculation | None, *, under_way: int, at: float
+    ) -> None:
+        """Hold a stretch's chunks against its drafts, once there are enough; judge the estimates by that."""
+        chunks, self._chunks = self._chunks, 0
+        if growth is None or any(kind is not Kind.STREAM for _, kind, _ in seen):
+            self._stretch = _Chunks(under_way)
         else:
-            self.sums = self.sums or Speculation(0.0, 0.0, 0.0)
-        if last and gained:
-            self._judge(last.ended, gained.accepted)
-        else:  # what cannot be held against the counters is given up
-            while self._estimates:
-                self._settle(self._estimates.popleft(), None)
-        if gained is None or reading.at - self._epoch_at > _EPOCH_S:
-            self._epoch, self._epoch_at = self._epoch + 1, reading.at
-            self._claimed = self._counted = 0.0
-        self._turn(last, reading, gained)
+            stretch = self._stretch
+            stretch.chunks += chunks
+            stretch.drafts += growth.drafts
+            found = is_step_by_step(stretch.chunks, stretch.drafts, under_way=stretch.under_way + under_way)
+            if found is not None:
+                self.verdict = Verdict(found, at)
+                self._settle()
+                self._stretch = _Chunks(under_way)
+        if self.verdict and at - self.verdict.at > _VERDICT_S:
+            self.verdict = None
+        self._settle(ended_by=at - _ESTIMATE_S)
 
-    def _judge(self, ended: int, accepted: float) -> None:
-        """Hold the estimates of requests that had ended by the last reading against the counters.
+    def _settle(self, ended_by: float = math.inf) -> None:
+        """By the verdict, count the estimates of streams that have ended by then, or give them up."""
+        while self._estimates and self._estimates[0].ended_at <= ended_by:
+            entry = self._estimates.popleft()
+            if self.verdict and self.verdict.steps and entry.sample:
+                self._book(entry.route, entry.sample)
 
-        An engine counts a step at about the time it sends its tokens: by one reading more it surely has.
-        Where that one makes the difference, nothing is decided yet.
+    def _read_alone(
+        self, seen: set[tuple[str, Kind, bool]], growth: Speculation | None, reading: Reading
+    ) -> None:
+        """Add to what the counters grew by while one route had the engine; count it if nobody else shows.
+
+        A request that others sent between two readings shows by its end: the engine has then ended more
+        than we saw end, and not only for the moment that an answer takes to arrive.
         """
-        ripe = list(itertools.takewhile(lambda entry: entry.ordinal <= ended, self._estimates))
-        claims = [
-            entry.sample.speculation.accepted
-            for entry in ripe
-            if entry.sample
-            and entry.epoch == self._epoch  # else a part of it is not in the sum of the counters
-        ]
-        before, self._counted = self._counted, self._counted + accepted
-        if claims:
-            claimed = self._claimed + sum(claims)
-            if believable(claimed, before):
-                self.streams_told_true = True
-            elif not believable(claimed, self._counted):
-                self.streams_told_true = False
-            else:
-                return
-            self._claimed = claimed
-        for entry in ripe:
-            self._estimates.popleft()
-            self._settle(entry, entry.sample if self.streams_told_true else None)
+        alone, ahead = self._alone, reading.finished - self._complete
+        routes = {route for route, _, _ in seen}
+        counted = self._tells or any(estimable for _, _, estimable in seen)
+        if growth is None or counted or len(routes | ({alone.route} - {None})) > 1:
+            self._alone = _Alone(ahead)
+        elif growth.drafts and not routes:
+            self._suspect(ahead)
+        else:
+            alone.route = alone.route or next(iter(routes), None)
+            alone.growth = total(alone.growth, growth)
+            alone.uneven = alone.uneven + 1 if ahead != alone.ahead else 0
+            if alone.uneven >= _UNEVEN:
+                self._suspect(ahead)
+            elif not alone.uneven:
+                if alone.route and alone.growth.drafts:
+                    self._waiting.append(_Waiting(reading.at, alone.route, alone.growth))
+                self._alone = _Alone(ahead)
+        if len(self._waiting) > _MAX_WAITING:
+            self._waiting.popleft()
+        while self._tells is False and self._waiting and reading.at - self._waiting[0].at >= _HELD_BACK_S:
+            done = self._waiting.popleft()
+            self._book(done.route, Sample(Source.ENGINE, done.growth))
 
-    def _turn(self, last: Reading | None, reading: Reading, gained: Speculation | None) -> None:
-        """End the window and begin another; book those whose requests are all settled."""
-        window = self._windows[-1]
-        window.gained = gained
-        window.shared = (
-            last is None
-            or max(last.load - last.own, reading.load - reading.own) > 0
-            or reading.finished - last.finished > self.ended - last.ended
-        )
-        self._windows.append(_Window({route for route, count in self._running.items() if count}))
-        if len(self._windows) > _MAX_WINDOWS:
-            self._close()
-        while len(self._windows) > 1 and not self._windows[0].open:
-            self._close()
-
-    def _close(self) -> None:
-        """Book the first window, unless others had a part in it, or requests that count by themselves."""
-        window = self._windows.popleft()
-        self._closed += 1
-        self._counting += window.counted_from
-        alone = len(window.routes) == 1 and not (window.shared or window.open or self._counting)
-        self._counting -= window.counted_to
-        if alone and window.gained and window.gained.drafts:
-            (route,) = window.routes
-            self._book(route, Sample(Source.ENGINE, window.gained))
-
-    def _settle(self, entry: Entry, sample: Sample | None) -> None:
-        """Decide what a request counts by itself: by this, or not."""
-        if entry.first >= self._closed:
-            self._windows[entry.first - self._closed].open -= 1
-        if sample:
-            if entry.last >= self._closed:
-                self._windows[max(entry.first - self._closed, 0)].counted_from += 1
-                self._windows[entry.last - self._closed].counted_to += 1
-            self._book(entry.route, sample)
+    def _suspect(self, ahead: float) -> None:
+        """Give up what may be another's."""
+        self._waiting.clear()
+        self._alone = _Alone(ahead)

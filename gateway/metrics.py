@@ -143,10 +143,11 @@ class _SpeculationCollector(Collector):
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str, Source], _Sums] = {}
 
-    def expect(self, route: str, pool: str) -> None:
+    def expect(self, route: str, pool: str, depth: int) -> None:
         """Show 0 from now on: `rate` loses an increase that begins a series."""
         for source in Source:
-            self._sums.setdefault((route, pool, source), _Sums())
+            positions = 0 if source is Source.STREAM else depth
+            self._sums.setdefault((route, pool, source), _Sums(positions=[0] * positions))
 
     def add(self, route: str, pool: str, sample: Sample) -> None:
         """Add a sample."""
@@ -244,8 +245,8 @@ class Metrics:
         """Show the drafts that a fleet may count from now on."""
         for route in fleet.routes:
             for pool in fleet.config.pools_of(route):
-                if fleet.config.pools[pool].depth:
-                    self._speculation.expect(route, pool)
+                if depth := fleet.config.pools[pool].depth:
+                    self._speculation.expect(route, pool, depth)
 
     def accepted(self, route: str, pool: str, sample: Sample) -> None:
         """Count what was drafted for a route in a pool, and what came of it."""

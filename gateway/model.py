@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -112,8 +112,8 @@ class Reading:
         awake: it is not in sleep mode.
         generation_tokens: tokens written since it started.
         finished: requests finished since then, anybody's.
-        ended: how many of this gateway's had ended when the engine was asked.
-        speculation: what it has drafted since it started; None where it does not speculate.
+        speculation: what it has drafted since it started, by data-parallel rank; empty where it does not
+            speculate.
         mismatch: how it differs from its pool's configuration; empty where it does not, or it is not known.
     """
 
@@ -123,8 +123,7 @@ class Reading:
     awake: bool = True
     generation_tokens: float = 0.0
     finished: float = 0.0
-    ended: int = 0
-    speculation: Speculation | None = None
+    speculation: Mapping[str, Speculation] = field(default_factory=dict)
     mismatch: str = ""
 
 

@@ -177,7 +177,7 @@ class Poller:
         end is taken off its load: a request of ours that came or went meanwhile must not pass for another's.
         """
         engine = watch.engine
-        asked, ended = self._state.ours(engine.name), self._state.ended(engine.name)
+        asked = self._state.ours(engine.name)
         try:
             seen = read_metrics(await self._client.page(engine, "/metrics", patience_s))
         except (GatewayError, ValueError) as error:
@@ -195,7 +195,6 @@ class Poller:
             awake=seen.awake,
             generation_tokens=seen.generation_tokens,
             finished=seen.finished,
-            ended=ended,
             speculation=seen.speculation,
             mismatch=mismatch(self._state.fleet.config, engine, seen, watch.version),
         )
@@ -240,17 +239,20 @@ def _differences(config: Config, engine: Engine, seen: EngineReading, version: s
     if pool is None:
         return
     depth, drafted = pool.depth, seen.speculation
-    if depth and drafted is None:
+    if depth and not drafted:
         yield (
             "it does not speculate (its metrics have no spec_decode series), "
             f"but pool {engine.pool} has num_speculative_tokens {depth}"
         )
-    elif not depth and drafted is not None:
+    elif not depth and drafted:
         yield (
             "it speculates (its metrics have spec_decode series), "
             f"but pool {engine.pool} has no speculative_config"
         )
-    elif drafted and (positions := len(drafted.accepted_per_position)) not in (0, depth):
+    elif (positions := max((len(of.accepted_per_position) for of in drafted.values()), default=0)) not in (
+        0,
+        depth,
+    ):
         yield f"it has num_speculative_tokens {positions}, but pool {engine.pool} has {depth}"
     for route, profile in config.profiles.items():
         measured = profile.meta.get("engine_version")

@@ -8,8 +8,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gateway.ledger import Ledger
-from gateway.policy.acceptance import Recent, Source, of_answer
+from gateway.ledger import Kind, Ledger
+from gateway.policy.acceptance import Recent, Source, are_merged, of_answer
 from gateway.policy.admission import MeanTokens, QueueSpeed, Turns, idle, next_turn
 from gateway.policy.balance import WARM_S, Choice, EngineView, Fitness, choose
 from gateway.policy.breaker import Breaker, Outcome, Phase
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gateway.fleet import Fleet
+    from gateway.ledger import Entry
     from gateway.model import Engine, Reading, Speculation
     from gateway.policy.acceptance import Sample
 
@@ -56,7 +57,8 @@ class EngineStatus:
         leaving: it is on its way out.
         speculation: what its own counters grew by since they were first read; None where it does not
             speculate.
-        merges: its streams merge chunks, and give no estimates.
+        recent: the last minutes of that.
+        merges: its streams' chunks are not its steps, and give no estimates.
     """
 
     view: EngineView
@@ -70,15 +72,8 @@ class EngineStatus:
     mismatch: str
     leaving: bool
     speculation: Speculation | None
+    recent: Recent
     merges: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """A route's speculation in one pool: decayed sums of about five minutes; not `exact`: estimated."""
-
-    sums: Speculation
-    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +81,14 @@ class RouteStatus:
     """One route at one moment: requests on engines, requests waiting, and for how long the first has.
 
     Attributes:
-        acceptance: by pool; the exact figures alone where there are any.
+        acceptance: of about five minutes, by pool and by whether it is exact.
     """
 
     in_flight: int
     waiting: int
     oldest_wait_s: float
     mean_tokens: float
-    acceptance: Mapping[str, Acceptance]
+    acceptance: Mapping[tuple[str, bool], Recent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +121,10 @@ class Lease:
         self.engine = slot.engine
         self.on_lost: Callable[[], None] | None = None
         self.sample: Sample | None = None
+        self._entry: Entry | None = None
+        self._complete = False
+        self._depths = state.fleet.step_depths.get(slot.engine.pool, frozenset((0,)))
         slot.leases.add(self)
-        self._entry = slot.ledger.began(route)
         self.begun = state._clock()
         slot.tried(self.begun)
         state._changed(slot, route, +1)
@@ -141,27 +138,43 @@ class Lease:
         """Feed the engine's breaker with what its work says of it."""
         self._state._judge(self._slot, outcome, self.begun)
 
-    def told(self, speculation: Speculation | None, *, completion_tokens: int, steps: int) -> None:
-        """Note what a complete answer tells of its speculation; see policy.acceptance.of_answer."""
-        pool = self._state.fleet.config.pools.get(self.engine.pool)
+    def sent(self, kind: Kind) -> None:
+        """Note that the request is sent, and what its answer will show of its steps."""
+        self._entry = self._slot.ledger.began(self.route, kind)
+
+    def stepped(self) -> None:
+        """Note a chunk with tokens."""
+        if self._entry:
+            self._slot.ledger.stepped(self._entry)
+
+    def blurs(self) -> None:
+        """Note that the chunks are not the engine's steps."""
+        if self._entry:
+            self._slot.ledger.blurs(self._entry)
+
+    def told(self, speculation: Speculation | None, completion_tokens: int) -> None:
+        """Note that the answer is complete, and what it told; see policy.acceptance.of_answer."""
+        self._complete = True
+        steps = self._entry.steps if self._entry and self._entry.kind is Kind.STREAM else 0
         self.sample = of_answer(
-            speculation,
-            completion_tokens=completion_tokens,
-            steps=steps,
-            depths=pool.depths if pool else (0,),
+            speculation, completion_tokens=completion_tokens, steps=steps, depths=self._depths
         )
+        if speculation is None and are_merged(completion_tokens, steps, self._depths):
+            self._slot.ledger.merged()
 
     def believed(self) -> Sample | None:
         """Return what was told, but for estimates while the engine's counters do not bear them out."""
+        verdict = self._slot.ledger.verdict
         estimated = self.sample and self.sample.source is Source.STREAM
-        return None if estimated and not self._slot.ledger.streams_told_true else self.sample
+        return None if estimated and not (verdict and verdict.steps) else self.sample
 
     def release(self) -> None:
         """Give the place back."""
         if self._held:
             self._held = False
             self._slot.leases.discard(self)
-            self._slot.ledger.finished(self._entry, self.sample)
+            if self._entry:
+                self._slot.ledger.finished(self._entry, self.sample, complete=self._complete)
             self._state._changed(self._slot, self.route, -1)
             self._state.pump()
 
@@ -295,8 +308,9 @@ class State:
                 waiter.wake()
             del self._speeds[route], self._means[route], self._by_route[route]
             self._turns = idle(self._turns, route)
-        for key in [key for key in self._acceptance if key[0] not in fleet.routes]:
-            del self._acceptance[key]
+        for route, pool, exact in list(self._acceptance):
+            if route not in fleet.routes or pool not in fleet.config.pools:
+                del self._acceptance[route, pool, exact]
         for route in fleet.routes:
             self._queues.setdefault(route, deque())
             self._speeds.setdefault(route, QueueSpeed())
@@ -310,6 +324,8 @@ class State:
         for name, engine in wanted.items():
             slot = self._slots.get(name)
             if slot is None or (slot.engine.url, slot.engine.pool) != (engine.url, engine.pool):
+                if slot:
+                    slot.ledger.close()
                 slot = self._slots[name] = _Slot(engine, self._book)
             if slot.leaving:
                 slot.back_since = self._clock()
@@ -318,6 +334,7 @@ class State:
             if name not in wanted:
                 slot.leaving = True
                 if not slot.leases:
+                    slot.ledger.close()
                     del self._slots[name]
         for route in self.fleet.routes:
             pools = self.fleet.config.pools_of(route)
@@ -575,6 +592,9 @@ class State:
 
     def _book(self, route: str, pool: str, sample: Sample) -> None:
         """Count a figure of speculation."""
+        positions, config = len(sample.speculation.accepted_per_position), self.fleet.config
+        if positions and pool in config.pools and positions != config.pools[pool].depth:
+            return  # it runs at another depth than its pool's, which `mismatch` tells
         key = route, pool, sample.source is not Source.STREAM
         if route in self._queues:
             now = self._clock()
@@ -590,11 +610,6 @@ class State:
         """Return how many of an engine's requests are this gateway's."""
         slot = self._slots.get(name)
         return slot.own.total() if slot else 0
-
-    def ended(self, name: str) -> int:
-        """Return how many of this gateway's requests have ended on an engine, in all."""
-        slot = self._slots.get(name)
-        return slot.ledger.ended if slot else 0
 
     # --- the retry budget
 
@@ -630,21 +645,16 @@ class State:
                 len(self._queues[route]),
                 now - min((waiter.since for waiter in self._queues[route]), default=now),
                 self._means[route].tokens,
-                self._accepted(route, now),
+                {
+                    (pool, exact): recent
+                    for (of, pool, exact), recent in self._acceptance.items()
+                    if of == route and recent.drafts(now) >= 1
+                },
             )
             for route in self.fleet.routes
         }
         engines = tuple(self._status(slot, now) for slot in self._slots.values())
         return Snapshot(engines, routes, self._budget.remaining(now), self.draining, self._plan)
-
-    def _accepted(self, route: str, now: float) -> Mapping[str, Acceptance]:
-        found = {}
-        for exact in (False, True):
-            for pool in self.fleet.config.pools_of(route):
-                recent = self._acceptance.get((route, pool, exact))
-                if recent and recent.sums and recent.drafts(now) >= 1:
-                    found[pool] = Acceptance(recent.sums, exact)
-        return found
 
     def _status(self, slot: _Slot, now: float) -> EngineStatus:
         age = now - slot.reading.at if slot.reading else None
@@ -660,7 +670,8 @@ class State:
             mismatch=slot.mismatch,
             leaving=slot.leaving,
             speculation=slot.ledger.sums,
-            merges=slot.ledger.streams_told_true is False,
+            recent=slot.ledger.recent,
+            merges=slot.ledger.verdict is not None and not slot.ledger.verdict.steps,
         )
 
     def _promised(self, slot: _Slot, load: float) -> float | None:
@@ -676,6 +687,7 @@ class State:
         slot.own[route] += by
         self._in_flight[route] += by
         if slot.leaving and not slot.leases and self._slots.get(slot.engine.name) is slot:
+            slot.ledger.close()
             del self._slots[slot.engine.name]
             for slots in self._by_route.values():
                 if slot in slots:

@@ -8,7 +8,8 @@ import gateway
 
 if TYPE_CHECKING:
     from gateway.fleet import Fleet
-    from gateway.state import Acceptance, EngineStatus, Snapshot
+    from gateway.model import Speculation
+    from gateway.state import EngineStatus, Snapshot
 
 
 def report(snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
@@ -64,17 +65,23 @@ def _route(name: str, snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
         "mean_tokens": round(route.mean_tokens, 1),
         "chosen_by": fleet.rule(name),
         "crossovers": {pool: fleet.tables[pool].crossover(index).load for pool in pools},
-        "acceptance": {pool: _acceptance(found) for pool, found in route.acceptance.items()},
+        "acceptance": {
+            pool: {
+                "exact" if exact else "estimate": _acceptance(recent.sums)
+                for (of, exact), recent in route.acceptance.items()
+                if of == pool
+            }
+            for pool in sorted({pool for pool, _ in route.acceptance})
+        },
         "candidates": sorted(table, key=lambda row: (row["fitness"] != "free", -row["gain"], row["load"])),
     }
 
 
-def _acceptance(found: Acceptance) -> dict[str, Any]:
+def _acceptance(sums: Speculation) -> dict[str, Any]:
     """Speculation of about five minutes; `efficiency` is accepted by draft tokens."""
-    sums = found.sums
     return {
         "length": _rounded(sums.length),
-        "exact": found.exact,
+        "drafts": round(sums.drafts),
         "efficiency": round(sums.accepted / sums.draft_tokens, 3) if sums.draft_tokens else None,
         "per_position": [round(count / sums.drafts, 3) for count in sums.accepted_per_position],
     }
@@ -97,7 +104,7 @@ def _engine(status: EngineStatus, fleet: Fleet) -> dict[str, Any]:
         "tokens_per_s": round(status.rate, 1),
         "profile_ratio": _rounded(status.ratio),
         "drifts": status.drifts,
-        "acceptance_length": _rounded(status.speculation.length) if status.speculation else None,
+        "acceptance_length": _rounded(status.recent.sums.length),
         "merges_chunks": status.merges,
         "mismatch": status.mismatch or None,
     }

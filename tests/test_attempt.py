@@ -209,9 +209,10 @@ async def test_usage_is_read_and_stripped_where_it_was_the_gateways_wish(strip: 
     assert result.outturn.first_token_at is not None
 
 
-USAGE_CHUNK = {**chunk(), "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 6}}
+TOKENS = {"prompt_tokens": 7, "completion_tokens": 46}
+USAGE_CHUNK = {**chunk(), "choices": [], "usage": TOKENS}
 TOLD = {"metrics": {"speculative_decoding": speculative_object([0, 1, 1], 4)}}
-STEPS = (chunk(), chunk("one"), chunk(" two three"), chunk(" four five", "stop"))
+STEPS = (chunk(), *[chunk(" two three")] * 20, chunk(" end", "stop"))
 EXACT = Sample(Source.REQUEST, Speculation(2, 3, 4, (2, 1)))
 
 
@@ -219,27 +220,30 @@ async def test_what_the_engine_tells_of_its_drafts_is_the_requests() -> None:
     streamed = await tried(events(*STEPS, {**USAGE_CHUNK, **TOLD}, "[DONE]"), strip_usage=True)
     assert streamed.sample == EXACT
     assert b"speculative" not in streamed.body
-    whole = await tried(status(200, {**completion("one two"), **TOLD}), stream=False)
+    whole = await tried(status(200, {**completion("one two"), "usage": TOKENS, **TOLD}), stream=False)
     assert whole.sample == EXACT
 
 
 async def test_where_it_tells_nothing_a_stream_is_estimated() -> None:
     assert (await tried(events(*STEPS, USAGE_CHUNK, "[DONE]"))).sample == Sample(
-        Source.STREAM, Speculation(2, 3)
+        Source.STREAM, Speculation(20, 25)
     )
     assert (await tried(status(200, completion("one two")), stream=False)).sample is None
+
+
+SECOND = {"choices": [{"index": 1, "delta": {"content": "x"}}]}
+STOPPED = {"choices": [{"finish_reason": "stop", "stop_reason": "#"}]}
+THOUGHT = {"choices": [{"delta": {"reasoning": "so"}}]}
 
 
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
         ((*STEPS, "[DONE]"), "no usage"),
-        ((*STEPS[:3], {"error": {"message": "EngineCore", "code": 500}}, USAGE_CHUNK), "it failed"),
-        ((*STEPS, {"choices": [{"index": 1, "delta": {"content": "x"}}]}, USAGE_CHUNK), "two choices"),
-        (
-            (*STEPS[:3], {"choices": [{"finish_reason": "stop", "stop_reason": "#"}]}, USAGE_CHUNK),
-            "a stop string",
-        ),
+        ((*STEPS[:9], {"error": {"message": "EngineCore", "code": 500}}, USAGE_CHUNK), "it failed"),
+        ((*STEPS, SECOND, USAGE_CHUNK), "two choices"),
+        ((*STEPS[:20], STOPPED, USAGE_CHUNK), "a stop string"),
+        ((THOUGHT, *STEPS, USAGE_CHUNK), "a parser"),
     ],
 )
 async def test_what_tells_nothing_or_only_a_part_gives_no_sample(sent: Any, why: str) -> None:

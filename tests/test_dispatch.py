@@ -399,7 +399,7 @@ async def test_a_log_line_ties_a_request_to_its_engine_depth_and_acceptance(
     told = {"speculative_decoding": speculative_object([20, 26, 26, 38], 330)}
 
     async def drafting(engine: FakeEngine, request: Any, send: _Sender) -> None:
-        await send.json({**completion("hello"), "metrics": told})
+        await send.json({**completion("hello"), "usage": {"completion_tokens": 301}, "metrics": told})
 
     running.deep.behave = drafting
     await running.http.post(CHAT, json=chat("Table Recognition:"), headers={"x-request-id": "slow-1"})

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import gateway
 from gateway.config import parse
 from gateway.fleet import Fleet
+from gateway.ledger import Kind
 from gateway.metrics import Metrics
 from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
 from gateway.policy.acceptance import Sample, Source
@@ -105,7 +106,7 @@ def test_what_engines_counted_themselves_is_shown_over_their_restarts(state: Sta
     assert ("ocr_gateway_engine_spec_drafts_total", engine) not in series(metrics)
     for at, drafts in enumerate((50, 60, 5, 15)):
         speculation = Speculation(drafts, 2 * drafts, 3 * drafts, (drafts, drafts, 0))
-        state.read("e:1", Reading(at=at, load=0, own=0, speculation=speculation))
+        state.read("e:1", Reading(at=at, load=0, own=0, speculation={"0": speculation}))
     found = series(metrics)
     assert found["ocr_gateway_engine_spec_drafts_total", engine] == 20
     assert found["ocr_gateway_engine_spec_accepted_tokens_total", engine] == 40
@@ -116,6 +117,8 @@ def test_speculation_is_counted_by_where_it_is_known_from(state: State) -> None:
     metrics = Metrics(state)
     zero = (("pool", "mtp3"), ("route", "table"), ("source", "stream"))
     assert series(metrics)["ocr_gateway_spec_drafts_total", zero] == 0
+    first = (("pool", "mtp3"), ("position", "2"), ("route", "table"))
+    assert series(metrics)["ocr_gateway_spec_accepted_tokens_per_position_total", first] == 0
     told = Speculation(110, 192, 330, (90, 64, 38))
     metrics.accepted("text", "mtp3", Sample(Source.REQUEST, told))
     metrics.accepted("text", "mtp3", Sample(Source.ENGINE, told))
@@ -144,7 +147,8 @@ def test_a_state_tells_its_metrics_what_counts(state: State) -> None:
     lease = state.take("table")
     assert isinstance(lease, Lease)
     with lease:
-        lease.told(Speculation(4, 6, 12, (3, 2, 1)), completion_tokens=11, steps=5)
+        lease.sent(Kind.WHOLE)
+        lease.told(Speculation(4, 6, 12, (3, 2, 1)), 11)
     assert (
         series(metrics)[
             "ocr_gateway_spec_drafts_total", (("pool", "mtp3"), ("route", "table"), ("source", "request"))

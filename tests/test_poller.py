@@ -13,6 +13,7 @@ from gateway.config import Config, parse
 from gateway.config.schema import Profile
 from gateway.errors import EngineFailed, EngineTooSlow
 from gateway.fleet import Fleet
+from gateway.ledger import Kind
 from gateway.model import Engine, Speculation
 from gateway.policy.acceptance import Sample, Source
 from gateway.poller import Poller, mismatch
@@ -560,19 +561,20 @@ async def test_routes_are_kept_apart_where_that_pays(caplog: pytest.LogCaptureFi
         await until(lambda: "kept apart no more" in caplog.text)
 
 
-async def test_what_an_engine_counted_while_one_route_had_it_is_that_routes() -> None:
+async def test_the_ledger_gets_what_the_engine_counted() -> None:
     world = World(True, engines=(F,))
     booked: list[tuple[str, Sample]] = []
     world.state.on_sample = lambda route, pool, sample: booked.append((route, sample))
     world.client.pages["/metrics"] = counting(50, 7)
     async with world.polled():
         await world.polls(2)
-        lease = world.state.take("table")
-        assert isinstance(lease, Lease)
+        lease = world.lease("table")
+        lease.sent(Kind.WHOLE)
+        lease.told(None, 12)
         lease.release()
         world.client.pages["/metrics"] = counting(60, 8)
-        await until(lambda: booked)
-        world.client.pages["/metrics"] = counting(70, 9)  # another's request: it ended, and none of ours did
         await world.polls(3)
+        world.clock.now += 60
+        await until(lambda: booked)
     assert booked == [("table", Sample(Source.ENGINE, Speculation(10, 10, 30, (10, 0, 0))))]
-    assert world.status("f").speculation == Speculation(20, 20, 60, (20, 0, 0))
+    assert world.status("f").speculation == Speculation(10, 10, 30, (10, 0, 0))

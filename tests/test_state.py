@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from gateway.config import parse
 from gateway.fleet import Fleet
+from gateway.ledger import Kind
 from gateway.model import Engine, Reading, Speculation
-from gateway.policy.acceptance import Source
+from gateway.policy.acceptance import Sample, Source
 from gateway.policy.balance import Choice, Fitness
 from gateway.policy.breaker import Outcome, Phase
 from gateway.policy.plan import replanned
@@ -717,36 +718,61 @@ class TestAcceptance:
     )
 
     @staticmethod
-    def estimated(world: World) -> Speculation | None:
+    def streamed(world: World, *, chunks: int = 50, told: Speculation | None = None) -> Lease:
         with world.take("table") as lease:
-            lease.told(None, completion_tokens=31, steps=21)
-        return lease.sample.speculation if lease.sample else None
+            lease.sent(Kind.STREAM)
+            for _ in range(chunks + 1):
+                lease.stepped()
+            lease.told(told, 76)
+        return lease
 
-    def test_a_pool_whose_engines_stop_drafting_by_themselves_gives_no_estimates(self) -> None:
-        assert self.estimated(World()) == Speculation(20, 10)
-        assert self.estimated(World(self.SCHEDULED.replace("DEPTH", "1"))) == Speculation(20, 10)
-        assert self.estimated(World(self.SCHEDULED.replace("DEPTH", "0"))) is None
+    def test_a_pool_whose_engines_need_not_draft_gives_no_estimates(self) -> None:
+        assert self.streamed(World()).sample == Sample(Source.STREAM, Speculation(50, 25))
+        for text in (
+            self.SCHEDULED.replace("DEPTH", "0"),
+            CONFIG.replace("method: mtp", "method: ngram"),
+            CONFIG.replace("method: mtp", "method: suffix"),
+        ):
+            assert self.streamed(World(text)).sample is None
+        assert self.streamed(World(self.SCHEDULED.replace("DEPTH", "1"))).sample is not None
 
-    def test_a_pool_that_has_gone_gives_no_estimates(self) -> None:
+    def test_a_request_keeps_the_depth_it_was_sent_to(self) -> None:
         world = World()
         lease = world.take("table")
-        plain = Fleet.of(
-            parse(
-                "model: m\npools: {plain: {engines: [http://p0:80]}}\nroutes: {text: {}}",
-                "f",
-                Path(),
-                {},
-            )
+        lease.sent(Kind.STREAM)
+        for _ in range(51):
+            lease.stepped()
+        other = Fleet.of(
+            parse(CONFIG.replace("tokens: 3", "tokens: 1").replace("63, 3]", "63, 1]"), "f", Path(), {})
         )
-        world.state.configure(plain, [PLAIN])
-        lease.told(None, completion_tokens=31, steps=21)
-        assert lease.sample is None
+        world.state.configure(other, ALL)
+        lease.told(None, 126)
+        assert lease.sample == Sample(Source.STREAM, Speculation(50, 75))
+
+    def test_figures_of_another_depth_than_the_pools_are_not_its(self) -> None:
+        world = World()
         heard: list[str] = []
         world.state.on_sample = lambda route, pool, sample: heard.append(route)
-        lease.told(Speculation(20, 10, 60, (6, 3, 1)), completion_tokens=31, steps=21)
-        lease.release()
+        self.streamed(world, told=Speculation(20, 10, 20, (10,)))
+        assert heard == []
+        self.streamed(world, told=Speculation(20, 10, 60, (6, 3, 1)))
         assert heard == ["table"]
+
+    def test_figures_of_routes_and_pools_that_have_gone_are_counted_and_forgotten(self) -> None:
+        world = World()
+        heard: list[tuple[str, str]] = []
+        world.state.on_sample = lambda route, pool, sample: heard.append((route, pool))
+        self.streamed(world, told=Speculation(20, 10, 60, (6, 3, 1)))
+        late = world.take("table")
+        late.sent(Kind.WHOLE)
+        plain = "model: m\npools: {plain: {engines: [http://p0:80]}}\nroutes: {text: {}}"
+        world.state.configure(Fleet.of(parse(plain, "f", Path(), {})), [PLAIN])
+        late.told(Speculation(20, 10, 60, (6, 3, 1)), 31)
+        late.release()
+        assert heard == [("table", "deep")] * 2
         assert world.state.snapshot().routes["text"].acceptance == {}
+        world.state.configure(Fleet.of(parse(CONFIG, "f", Path(), {})), ALL)
+        assert world.state.snapshot().routes["table"].acceptance == {}
 
     def test_an_estimate_is_believed_once_the_engines_counters_bear_it_out(self) -> None:
         world = World(engines=DEEP[:1])
@@ -754,28 +780,52 @@ class TestAcceptance:
         world.state.on_sample = lambda route, pool, sample: heard.append((route, pool, sample.source))
 
         def read(at: int, drafts: int) -> None:
-            speculation = Speculation(drafts, drafts / 2, 3 * drafts, (drafts / 2, 0, 0))
-            ended = world.state.ended("d0:80")
-            world.state.read(
-                "d0:80", Reading(at, load=0, own=0, ended=ended, finished=ended, speculation=speculation)
-            )
+            counted = {"0": Speculation(drafts, drafts / 2, 3 * drafts, (drafts / 2, 0, 0))}
+            world.state.read("d0:80", Reading(at, load=0, own=0, finished=drafts // 50, speculation=counted))
 
         read(101, 0)
-        with world.take("table") as lease:
-            lease.told(None, completion_tokens=31, steps=21)
+        lease = self.streamed(world)
         assert lease.believed() is None
-        read(102, 20)
-        read(103, 20)
+        for at in (102, 103, 104):
+            read(at, 50)
         assert heard == [("table", "deep", Source.STREAM)]
         assert lease.believed() == lease.sample
-        with world.take("table") as lease:
-            lease.told(None, completion_tokens=31, steps=11)  # ten steps, of which two chunks each were one
-        read(104, 40)
-        read(105, 40)
-        assert heard[1:] == [("table", "deep", Source.ENGINE)]
+        lease = self.streamed(world, chunks=25)
+        for at in (105, 106, 107):
+            read(at, 100)
+        assert len(heard) == 1
         assert world.status("d0:80").merges
         assert lease.believed() is None
-        with world.take("table") as lease:
-            lease.told(Speculation(20, 10), completion_tokens=31, steps=11)
+        lease = self.streamed(world, chunks=25, told=Speculation(50, 25, 150, (20, 5, 0)))
         assert lease.believed() == lease.sample
-        assert world.state.ended("gone") == 0
+        assert len(heard) == 2
+
+    def test_a_stream_of_more_tokens_than_steps_can_write_convicts_its_engine(self) -> None:
+        world = World(engines=DEEP[:1])
+        self.streamed(world, chunks=10)
+        assert world.status("d0:80").merges
+
+    def test_an_engine_that_leaves_keeps_nothing_back(self) -> None:
+        world = World(engines=DEEP[:1])
+        heard: list[str] = []
+        world.state.on_sample = lambda route, pool, sample: heard.append(route)
+
+        def read(at: int, drafts: int) -> None:
+            counted = {"0": Speculation(drafts, drafts, 3 * drafts, (drafts, 0, 0))}
+            world.state.read("d0:80", Reading(at, load=0, own=0, finished=drafts // 50, speculation=counted))
+
+        read(101, 0)
+        self.streamed(world)
+        for at in (102, 103, 104):
+            read(at, 50)
+        self.streamed(world)
+        assert len(heard) == 1
+        world.state.set_engines(DEEP[1:])
+        assert len(heard) == 2
+
+    def test_what_has_not_been_sent_is_not_accounted(self) -> None:
+        with World().take("table") as lease:
+            lease.stepped()
+            lease.blurs()
+            lease.told(None, 76)
+        assert lease.sample is None

@@ -4,6 +4,7 @@ from random import Random
 
 from gateway.config import parse
 from gateway.fleet import Fleet
+from gateway.ledger import Kind
 from gateway.model import Engine, Reading, Speculation
 from gateway.policy.plan import Plan
 from gateway.state import Lease, State
@@ -56,39 +57,43 @@ def test_it_shows_what_the_next_request_is_chosen_by() -> None:
     assert "hunter2" not in json.dumps(told)
 
 
-def test_acceptance_is_shown_by_route_and_pool_the_exact_figures_first() -> None:
+def test_acceptance_is_shown_by_route_and_pool_exact_and_estimated() -> None:
     fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
     now = [50.0]
     state = State(fleet, [Engine("d:80", "http://d:80", "deep", 3)], lambda: now[0], Random(0))
-    counted = Speculation(0, 0, 0, (0, 0, 0))
-    state.read("d:80", Reading(at=50, load=0, own=0, speculation=counted))
-    state.mark("d:80", up=True)
-    assert report(state.snapshot(), fleet)["routes"]["text"]["acceptance"] == {}
+    rows = [Speculation(0, 0, 0, (0, 0, 0)), Speculation(50, 30, 150, (15, 10, 5))]
+
+    def read(at: int) -> None:
+        now[0] = at
+        done = len(answers)
+        counted = rows[min(done, 1)]
+        state.read("d:80", Reading(at=at, load=0, own=0, finished=done, speculation={"0": counted}))
 
     def answered(told: Speculation | None) -> None:
         lease = state.take("text")
         assert isinstance(lease, Lease)
         with lease:
-            lease.told(told, completion_tokens=31, steps=21)
+            lease.sent(Kind.STREAM)
+            for _ in range(51):
+                lease.stepped()
+            lease.told(told, 76)
+        answers.append(1)
 
+    answers: list[int] = []
+    read(50)
+    state.mark("d:80", up=True)
+    assert report(state.snapshot(), fleet)["routes"]["text"]["acceptance"] == {}
     answered(None)
-    more = Speculation(20, 12, 60, (6, 4, 2))
-    for at in (51, 52):
-        state.read("d:80", Reading(at=at, load=0, own=0, ended=1, finished=1, speculation=more))
+    for at in (51, 52, 53):
+        read(at)
+    estimate = {"length": 1.5, "drafts": 50, "efficiency": None, "per_position": []}
     told = report(state.snapshot(), fleet)
-    assert told["routes"]["text"]["acceptance"]["deep"] == {
-        "length": 1.5,
-        "exact": False,
-        "efficiency": None,
-        "per_position": [],
-    }
+    assert told["routes"]["text"]["acceptance"] == {"deep": {"estimate": estimate}}
     assert (told["engines"][0]["acceptance_length"], told["engines"][0]["merges_chunks"]) == (1.6, False)
     answered(Speculation(10, 18, 30, (8, 6, 4)))
     assert report(state.snapshot(), fleet)["routes"]["text"]["acceptance"]["deep"] == {
-        "length": 2.8,
-        "exact": True,
-        "efficiency": 0.6,
-        "per_position": [0.8, 0.6, 0.4],
+        "estimate": estimate,
+        "exact": {"length": 2.8, "drafts": 10, "efficiency": 0.6, "per_position": [0.8, 0.6, 0.4]},
     }
     now[0] += 3600
     assert report(state.snapshot(), fleet)["routes"]["text"]["acceptance"] == {}

@@ -69,6 +69,12 @@ class Pool(Section):
         """Every depth its engines may run at: more than one where they schedule it by batch size."""
         return frozenset((self.depth, *(depth for _, _, depth in self.ranges)))
 
+    @property
+    def step_depths(self) -> frozenset[int]:
+        """Every depth a step may have: 0 among them where the engines need not draft at each."""
+        by_copying = self.speculative_config.get("method", "") in ("ngram", "suffix")
+        return self.depths | {0} if by_copying else self.depths
+
     @field_validator("engines")
     @classmethod
     def _engine_urls(cls, engines: tuple[str, ...]) -> tuple[str, ...]:

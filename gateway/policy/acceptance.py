@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING
 from gateway.model import Speculation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-# By so much may streams claim more accepted tokens than their engine counted before too many chunks have been
-# merged. 1% more accepted tokens and as many fewer steps make an acceptance length of 2.75 into 2.79.
-_SLACK = 0.01
+# An estimate is low by what the end of an answer threw away, half a step's tokens on average: by less than 5%
+# from so many tokens on, for each that a step may write.
+_TOKENS_PER_STEP_TOKEN = 10
+# By so much may chunks differ from drafts and be steps: 3 of 100 merged make a length of 2.75 into 2.84.
+_TOLERANCE = 0.03
+_ENOUGH_DRAFTS = 8
+# For so many drafts the counts at either end of a stretch may be one step apart.
+_DRAFTS_PER_STEP_APART = 50
+_NOTHING = Speculation(0.0, 0.0)
 # About how long /status looks back.
 _RECENT_S = 300.0
 
@@ -58,7 +64,7 @@ def of_answer(
         depths: every depth its engine may have run it at.
     """
     if told is not None:
-        return Sample(Source.REQUEST, told) if told.drafts else None
+        return Sample(Source.REQUEST, told) if 0 < told.drafts <= completion_tokens else None
     estimate = of_stream(completion_tokens, steps, depths)
     return Sample(Source.STREAM, estimate) if estimate else None
 
@@ -67,13 +73,36 @@ def of_stream(completion_tokens: int, steps: int, depths: Collection[int]) -> Sp
     """Estimate speculation from a stream: (completion tokens - 1) / (chunks with tokens - 1) tokens a step.
 
     The first chunk is the prompt's own step and has no drafts. The estimate is low on short answers, since
-    tokens accepted past the end are never delivered, and high where chunks were merged. None where there was
-    but one step, where a step need not draft, and where the mean is more than the deepest draft can give.
+    tokens accepted past the end are never delivered, and high where chunks were merged. None for an answer of
+    few tokens, where a step need not draft, and where the mean is more than the deepest draft can give. (Few
+    steps are no reason: it would pick the answers of which little was accepted.)
     """
     drafts, tokens = steps - 1, completion_tokens - 1
-    if drafts < 1 or 0 in depths or not drafts <= tokens <= drafts * (max(depths, default=0) + 1):
+    few = completion_tokens < _TOKENS_PER_STEP_TOKEN * (max(depths, default=0) + 1)
+    if few or 0 in depths or not 1 <= drafts <= tokens or are_merged(completion_tokens, steps, depths):
         return None
     return Speculation(drafts, tokens - drafts)
+
+
+def are_merged(completion_tokens: int, steps: int, depths: Collection[int]) -> bool:
+    """Whether a stream's chunks carried more tokens than its steps can have written."""
+    return steps > 1 and completion_tokens - 1 > (steps - 1) * (max(depths, default=0) + 1)
+
+
+def is_step_by_step(chunks: int, drafts: float, *, under_way: int) -> bool | None:
+    """Whether an engine's streams carried one step a chunk; None where there is too little to tell by.
+
+    Chunks are fewer where they carry several steps: vLLM's --stream-interval, an API server that lags behind,
+    a parser that holds back. They are more where steps have no drafts.
+
+    Args:
+        chunks: of its streams, but the first of each.
+        drafts: what its counter grew by in the same time, in which it did nothing else.
+        under_way: requests that may have had a step between the two counts.
+    """
+    if drafts < max(_ENOUGH_DRAFTS, _DRAFTS_PER_STEP_APART * under_way):
+        return None
+    return abs(chunks / drafts - 1) <= _TOLERANCE
 
 
 def total(first: Speculation | None, second: Speculation) -> Speculation:
@@ -81,36 +110,43 @@ def total(first: Speculation | None, second: Speculation) -> Speculation:
     return _combined(first, second) if first else second
 
 
-def gain(before: Speculation, after: Speculation) -> Speculation | None:
-    """Return what an engine's counters grew by; None where one fell: it has been restarted."""
-    grown = _combined(after, before, sign=-1)
-    counts = (grown.drafts, grown.accepted, grown.draft_tokens or 0.0, *grown.accepted_per_position)
-    return grown if min(counts) >= 0 else None
+def gain(before: Mapping[str, Speculation], after: Mapping[str, Speculation]) -> Speculation | None:
+    """Return what an engine's counters grew by, all its data-parallel ranks together.
 
-
-def believable(claimed: float, counted: float) -> bool:
-    """Whether streams can have had so many tokens accepted, of those their engine counted at the same time.
-
-    The engine counts at least what streams deliver, whoever else uses it; where streams claim more, one chunk
-    carried the tokens of several steps (vLLM's --stream-interval, a slow reader, a parser that holds back).
+    None where that is not known: there are no ranks, or others than before, one of whose counters fell, so
+    that it has been started anew, or figures that do not go together.
     """
-    return claimed <= counted * (1 + _SLACK)
+    if not before or before.keys() != after.keys():
+        return None
+    sums: Speculation | None = None
+    for rank, now in after.items():
+        grown = _combined(now, before[rank], sign=-1)
+        counts = (grown.drafts, grown.accepted, grown.draft_tokens or 0, *grown.accepted_per_position)
+        if min(counts) < 0 or not _goes_together(grown):
+            return None
+        sums = total(sums, grown)
+    return sums
+
+
+def _goes_together(sums: Speculation) -> bool:
+    most = sums.drafts * len(sums.accepted_per_position)
+    return sums.draft_tokens is None or sums.accepted <= sums.draft_tokens <= most
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
     """Exponentially decayed sums of about the last five minutes; `at` is when they were last added to."""
 
-    sums: Speculation | None = None
+    sums: Speculation = _NOTHING
     at: float = -math.inf
 
     def after(self, more: Speculation, now: float) -> Recent:
         """Return the sums with one more sample."""
-        return Recent(_combined(self.sums, more, keep=self._kept(now)) if self.sums else more, now)
+        return Recent(_combined(self.sums, more, keep=self._kept(now)) if self.sums.drafts else more, now)
 
     def drafts(self, now: float) -> float:
         """Return on how many drafts the figures still rest."""
-        return self.sums.drafts * self._kept(now) if self.sums else 0.0
+        return self.sums.drafts * self._kept(now)
 
     def _kept(self, now: float) -> float:
         return math.exp(-max(0.0, now - self.at) / _RECENT_S)

@@ -121,7 +121,7 @@ class _Chunk(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    choices: list[_Choice]
+    choices: list[msgspec.Raw]
     usage: Any = None
     metrics: msgspec.Raw = _NULL
 
@@ -170,7 +170,7 @@ class WholeAnswer(msgspec.Struct, frozen=True):
 
     Attributes:
         usage: token usage, where it is told.
-        speculation: what was drafted for it, where that is told of one choice that ended by itself.
+        speculation: what was drafted for it, where that is told.
     """
 
     usage: Usage | None = None
@@ -278,8 +278,7 @@ def read_answer(body: bytes) -> WholeAnswer | None:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    countable = len(answer.choices) == 1 and not answer.choices[0].uncountable()
-    return WholeAnswer(_usage(answer.usage), read_speculation(answer.metrics) if countable else None)
+    return WholeAnswer(_usage(answer.usage), read_speculation(answer.metrics))
 
 
 def read_error_message(body: bytes) -> str:

@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 
@@ -52,6 +52,7 @@ _SAMPLE = re.compile(
     rb"|spec_decode_num_accepted_tokens_per_pos_total)(?:\{([^\n]*)\})?[ \t]+([^\s]+)"
 )
 _POSITION = re.compile(rb'(?:^|,)position="(\d{1,9})"')
+_RANK = re.compile(rb'(?:^|,)engine="(\d{1,9})"')
 _AWAKE = re.compile(rb'(?:^|,)sleep_state="awake"')
 
 
@@ -127,8 +128,8 @@ class EngineReading:
         generation_tokens: tokens written since the engine started.
         prompt_tokens: prompt tokens read since then.
         finished: requests finished since then, for whatever reason.
-        speculation: since it started, with as many positions as the engine's depth; None where it exports
-            none, which is where it was started without a speculative config.
+        speculation: by rank, what it has drafted since it started, with as many positions as its depth; empty
+            where it was started without a speculative config.
     """
 
     running: int
@@ -137,7 +138,7 @@ class EngineReading:
     generation_tokens: float
     prompt_tokens: float
     finished: float
-    speculation: Speculation | None = None
+    speculation: Mapping[str, Speculation] = field(default_factory=dict)
 
 
 def read_metrics(page: bytes) -> EngineReading:
@@ -147,7 +148,8 @@ def read_metrics(page: bytes) -> EngineReading:
         ValueError: not a vLLM's page: the gauges of its load are missing, or a value is no number.
     """
     sums: dict[bytes, float] = {}
-    positions: dict[int, float] = {}
+    drafted: dict[str, dict[bytes, float]] = {}
+    positions: dict[str, dict[int, float]] = {}
     awake = True
     for name, labels, text in _SAMPLE.findall(b"\n" + page):
         value = float(text)
@@ -156,10 +158,11 @@ def read_metrics(page: bytes) -> EngineReading:
         if name == b"engine_sleep_state":
             awake = awake and (value != 0 or not _AWAKE.search(labels))
         elif name == b"spec_decode_num_accepted_tokens_per_pos_total":
-            position = _position(labels)
-            positions[position] = positions.get(position, 0.0) + value
+            _add(positions.setdefault(_rank(labels), {}), _position(labels), value)
+        elif name.startswith(b"spec_decode"):
+            _add(drafted.setdefault(_rank(labels), {}), name, value)
         else:
-            sums[name] = sums.get(name, 0.0) + value
+            _add(sums, name, value)
     try:
         running, waiting = sums[b"num_requests_running"], sums[b"num_requests_waiting"]
     except KeyError as error:
@@ -171,7 +174,7 @@ def read_metrics(page: bytes) -> EngineReading:
         generation_tokens=sums.get(b"generation_tokens_total", 0.0),
         prompt_tokens=sums.get(b"prompt_tokens_total", 0.0),
         finished=sums.get(b"request_success_total", 0.0),
-        speculation=_speculation(sums, positions),
+        speculation={rank: _speculation(counts, positions.get(rank, {})) for rank, counts in drafted.items()},
     )
 
 
@@ -241,17 +244,25 @@ def _position(labels: bytes) -> int:
     return int(found[1])
 
 
-def _speculation(sums: Mapping[bytes, float], positions: Mapping[int, float]) -> Speculation | None:
-    if b"spec_decode_num_drafts_total" not in sums:
-        return None
-    return Speculation(
-        drafts=sums[b"spec_decode_num_drafts_total"],
-        accepted=sums.get(b"spec_decode_num_accepted_tokens_total", 0.0),
-        draft_tokens=sums.get(b"spec_decode_num_draft_tokens_total"),
-        accepted_per_position=tuple(
-            positions.get(position, 0.0) for position in range(max(positions, default=-1) + 1)
-        ),
+_Key = TypeVar("_Key")
+
+
+def _add(sums: dict[_Key, float], key: _Key, value: float) -> None:
+    sums[key] = sums.get(key, 0.0) + value
+
+
+def _rank(labels: bytes) -> str:
+    found = _RANK.search(labels)
+    return found[1].decode() if found else ""
+
+
+def _speculation(counts: Mapping[bytes, float], positions: Mapping[int, float]) -> Speculation:
+    drafts, draft_tokens, accepted = (
+        counts.get(b"spec_decode_num_%s_total" % name, 0.0)
+        for name in (b"drafts", b"draft_tokens", b"accepted_tokens")
     )
+    by_position = tuple(positions.get(position, 0.0) for position in range(max(positions, default=-1) + 1))
+    return Speculation(drafts, accepted, draft_tokens, by_position)
 
 
 def _metrics_lines(counts: EngineCounts, labels: str) -> Iterator[str]:

@@ -129,7 +129,7 @@ def test_what_is_written_is_read(counts: EngineCounts, model: str) -> None:
         generation_tokens=counts.generation_tokens,
         prompt_tokens=counts.prompt_tokens,
         finished=sum(counts.finished.values()),
-        speculation=counts.speculation,
+        speculation={} if counts.speculation is None else {"0": counts.speculation},
     )
 
 
@@ -148,14 +148,16 @@ def test_data_parallel_ranks_are_summed_and_one_asleep_is_asleep(ranks: list[tup
     reading = read_metrics("".join(pages).encode())
     total = sum(number for number, _ in ranks)
     assert reading.running == total
-    assert reading.speculation == Speculation(total, total, total, (total,))
+    assert reading.speculation == {
+        str(rank): Speculation(number, number, number, (number,)) for rank, (number, _) in enumerate(ranks)
+    }
     assert reading.awake == all(awake for _, awake in ranks)
 
 
 def test_an_engines_page_needs_only_its_load() -> None:
     reading = read_metrics(PAGE)
     assert (reading.running, reading.waiting, reading.awake) == (2, 1, True)
-    assert reading.speculation is None
+    assert reading.speculation == {}
 
 
 @pytest.mark.parametrize(
@@ -187,9 +189,10 @@ def test_labels_cannot_pretend_to_be_others() -> None:
     name = r"a} 7.0,position=\"5\",sleep_state=\"awake\""
     page = (
         'vllm:spec_decode_num_drafts_total{engine="0"} 4.0\n'
-        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{model_name="{name}",position="0"}} 3.0\n'
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        f'{{engine="0",model_name="{name}",position="0"}} 3.0\n'
     )
-    assert read_metrics(PAGE + page.encode()).speculation == Speculation(4, 0, None, (3,))
+    assert read_metrics(PAGE + page.encode()).speculation == {"0": Speculation(4, 0, 0, (3,))}
 
 
 @pytest.mark.parametrize("engine", ["mtp0", "mtp1", "mtp3", "ngram3"])
@@ -200,14 +203,13 @@ def test_recorded_pages_are_read(engine: str) -> None:
     reading = read_metrics((CAPTURES / engine / "metrics_after_single.txt").read_bytes())
     assert (reading.running, reading.waiting, reading.awake) == (0, 0, True)
     assert (reading.generation_tokens, reading.prompt_tokens, reading.finished) == (1116, 120, 6)
-    told = reading.speculation
     if depth:
-        assert told is not None
+        told = reading.speculation["0"]
         assert len(told.accepted_per_position) == depth
         assert told.accepted == sum(told.accepted_per_position)
         assert told.draft_tokens == depth * told.drafts > 0
     else:
-        assert told is None
+        assert reading.speculation == {}
 
 
 @pytest.mark.parametrize("engine", ["mtp0", "mtp3"])
