@@ -40,7 +40,6 @@ model: m
 pools: {mtp3: {speculative_config: {method: mtp, num_speculative_tokens: 3}, engines: [http://e:1]}}
 routes: {text: {}, key-value: {}, table: {}}
 """
-DEPTHS = frozenset((3,))
 ROUTES = ("text", "key-value", "table")
 TOLD = json.dumps({"speculative_decoding": speculative_object([20, 26, 26, 38], 330)}).encode()
 CHUNK = json.dumps(
@@ -147,7 +146,7 @@ class Account:
     def one(self) -> None:
         """Account for one request's end and another's beginning, and for its share of the readings."""
         told = read_speculation(TOLD) if self._told else None
-        sample = of_answer(told, completion_tokens=301, steps=111, depths=DEPTHS)
+        sample = of_answer(told, completion_tokens=301, steps=111, depth=3)
         self._ledger.finished(self._running.popleft(), sample, complete=True)
         self._running.append(self._ledger.began(self._rng.choice(ROUTES), Kind.STREAM))
         self._ends += 1

@@ -91,7 +91,6 @@ class Gateway:
         renamed = config.model != self.state.fleet.config.model
         self._discovery.watch(config)
         self.state.configure(fleet, self._engines(config), self._discovery.pending())
-        self._metrics.expect(fleet)
         self._supervise()
         if renamed and self._supervisor:
             self._supervisor.terminate()  # it ends its work, and starts again under the new name

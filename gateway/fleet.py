@@ -26,7 +26,7 @@ class Fleet:
         routes: names in its order; everything by index follows it.
         tables: by pool.
         serves: by pool, then by route, whether the route may use it.
-        step_depths: by pool, every depth a step of its engines may have.
+        step_depths: by pool, the most tokens a step drafts; 0 where a step need not draft any.
         profiled: every route has its profile.
         rules: the breakers'.
         sorting: how requests are sorted into the routes.
@@ -37,7 +37,7 @@ class Fleet:
     routes: tuple[str, ...]
     tables: Mapping[str, Table]
     serves: Mapping[str, tuple[bool, ...]]
-    step_depths: Mapping[str, frozenset[int]]
+    step_depths: Mapping[str, int]
     profiled: bool
     rules: Rules
     sorting: SortRules
@@ -66,7 +66,7 @@ class Fleet:
                 name: tuple(name in config.pools_of(route) for route in config.routes)
                 for name in config.pools
             },
-            step_depths={name: pool.step_depths for name, pool in config.pools.items()},
+            step_depths={name: pool.step_depth for name, pool in config.pools.items()},
             profiled=all(curves.values()),
             rules=rules,
             sorting=sort_rules(config),

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TYPE_CHECKING
+from enum import IntEnum, auto
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.model import Speculation
-from gateway.policy.acceptance import Recent, Sample, Source, gain, is_step_by_step, total
+from gateway.policy.acceptance import Recent, Sample, Source, difference, gain, is_step_by_step, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ _UNEVEN = 3
 _MAX_WAITING = 4096
 
 
-class Kind(Enum):
+class Kind(IntEnum):
     """What a request's answer shows of its steps.
 
     Attributes:
@@ -43,29 +43,64 @@ class Kind(Enum):
     OPAQUE = auto()
 
 
+class Work(NamedTuple):
+    """What matters of a request to the time it runs in; `estimable`: an estimate of it may count."""
+
+    route: str
+    kind: Kind
+    estimable: bool
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """A request.
 
     Attributes:
-        route: its route.
-        kind: what its answer shows.
-        estimable: an estimate from its stream may count.
+        work: what it is.
         steps: chunks so far.
         ended_at: the reading before its end.
         sample: the estimate that waits to be judged.
     """
 
-    route: str
-    kind: Kind
-    estimable: bool
+    work: Work
     steps: int = 0
     ended_at: float = 0.0
     sample: Sample | None = None
 
-    def key(self) -> tuple[str, Kind, bool]:
-        """What matters of it to a stretch of time it ran in."""
-        return self.route, self.kind, self.estimable
+
+class Tally:
+    """Sums of one route, pool and source.
+
+    Attributes:
+        drafts: in all, as are the next three.
+        accepted: accepted tokens.
+        draft_tokens: 0 where they are not known.
+        positions: accepted tokens by draft position.
+        recent: the last minutes of it, as of the last `fold`.
+    """
+
+    def __init__(self, depth: int = 0) -> None:
+        self.drafts = self.accepted = self.draft_tokens = 0.0
+        self.positions = [0.0] * depth
+        self.recent = Recent()
+        self._folded = Speculation(0.0, 0.0, 0.0)
+
+    def add(self, speculation: Speculation) -> None:
+        """Add a figure."""
+        self.drafts += speculation.drafts
+        self.accepted += speculation.accepted
+        self.draft_tokens += speculation.draft_tokens or 0.0
+        if len(self.positions) < len(speculation.accepted_per_position):
+            self.positions += [0.0] * (len(speculation.accepted_per_position) - len(self.positions))
+        for position, accepted in enumerate(speculation.accepted_per_position):
+            self.positions[position] += accepted
+
+    def fold(self, now: float) -> None:
+        """Bring `recent` up to date."""
+        if self.drafts > self._folded.drafts:
+            sums = Speculation(self.drafts, self.accepted, self.draft_tokens or None, tuple(self.positions))
+            self.recent = self.recent.after(difference(sums, self._folded), now)
+            self._folded = sums
 
 
 @dataclass(slots=True)
@@ -141,9 +176,9 @@ class Ledger:
         self._chunks = 0
         # What runs now, has run since the last reading, and has ended: an engine works on for a moment after
         # that, and writes its page a moment before it is read.
-        self._running: Counter[tuple[str, Kind, bool]] = Counter()
-        self._seen: set[tuple[str, Kind, bool]] = set()
-        self._ended: Counter[tuple[str, Kind, bool]] = Counter()
+        self._running: Counter[Work] = Counter()
+        self._seen: set[Work] = set()
+        self._ended: Counter[Work] = Counter()
         self._estimates: deque[Entry] = deque()
         self._stretch = _Chunks()
         self._alone = _Alone()
@@ -152,15 +187,17 @@ class Ledger:
     def began(self, route: str, kind: Kind) -> Entry:
         """Note that a request is sent."""
         merges = self.verdict is not None and not self.verdict.steps
-        entry = Entry(route, kind, estimable=kind is Kind.STREAM and not merges)
-        self._runs(entry)
-        return entry
+        work = Work(route, kind, kind is Kind.STREAM and not merges)
+        self._running[work] += 1
+        self._seen.add(work)
+        return Entry(work)
 
     def blurs(self, entry: Entry) -> None:
         """Note that the chunks of a stream are not its steps after all."""
-        self._running[entry.key()] -= 1
-        entry.kind, entry.estimable = Kind.OPAQUE, False
-        self._runs(entry)
+        self._running[entry.work] -= 1
+        entry.work = Work(entry.work.route, Kind.OPAQUE, estimable=False)
+        self._running[entry.work] += 1
+        self._seen.add(entry.work)
 
     def stepped(self, entry: Entry) -> None:
         """Note a chunk of a stream; the first is the prompt's step, and has no drafts."""
@@ -176,18 +213,17 @@ class Ledger:
             sample: what it told; None where that is nothing.
             complete: with an answer, and all of it.
         """
-        key = entry.key()
-        self._running[key] -= 1
-        self._ended[key] += 1
+        self._running[entry.work] -= 1
+        self._ended[entry.work] += 1
         self._complete += complete
         if sample and sample.source is Source.REQUEST:
             self._tells = True
             self._waiting.clear()
-            self._book(entry.route, sample)
+            self._book(entry.work.route, sample)
             return
         if complete and self._tells is None:
             self._tells = False
-        if sample and entry.estimable:
+        if sample and entry.work.estimable:
             entry.sample, entry.ended_at = sample, self._last.at if self._last else 0.0
             self._estimates.append(entry)
             if self._closed:
@@ -226,16 +262,10 @@ class Ledger:
         self._read_chunks(seen, growth, under_way=(running + ended).total(), at=reading.at)
         self._read_alone(seen, growth, reading)
 
-    def _runs(self, entry: Entry) -> None:
-        self._running[entry.key()] += 1
-        self._seen.add(entry.key())
-
-    def _read_chunks(
-        self, seen: set[tuple[str, Kind, bool]], growth: Speculation | None, *, under_way: int, at: float
-    ) -> None:
+    def _read_chunks(self, seen: set[Work], growth: Speculation | None, *, under_way: int, at: float) -> None:
         """Hold a stretch's chunks against its drafts, once there are enough; judge the estimates by that."""
         chunks, self._chunks = self._chunks, 0
-        if growth is None or any(kind is not Kind.STREAM for _, kind, _ in seen):
+        if growth is None or any(work.kind is not Kind.STREAM for work in seen):
             self._stretch = _Chunks(under_way)
         else:
             stretch = self._stretch
@@ -255,19 +285,17 @@ class Ledger:
         while self._estimates and self._estimates[0].ended_at <= ended_by:
             entry = self._estimates.popleft()
             if self.verdict and self.verdict.steps and entry.sample:
-                self._book(entry.route, entry.sample)
+                self._book(entry.work.route, entry.sample)
 
-    def _read_alone(
-        self, seen: set[tuple[str, Kind, bool]], growth: Speculation | None, reading: Reading
-    ) -> None:
+    def _read_alone(self, seen: set[Work], growth: Speculation | None, reading: Reading) -> None:
         """Add to what the counters grew by while one route had the engine; count it if nobody else shows.
 
         A request that others sent between two readings shows by its end: the engine has then ended more
         than we saw end, and not only for the moment that an answer takes to arrive.
         """
         alone, ahead = self._alone, reading.finished - self._complete
-        routes = {route for route, _, _ in seen}
-        counted = self._tells or any(estimable for _, _, estimable in seen)
+        routes = {work.route for work in seen}
+        counted = self._tells or any(work.estimable for work in seen)
         if growth is None or counted or len(routes | ({alone.route} - {None})) > 1:
             self._alone = _Alone(ahead)
         elif growth.drafts and not routes:

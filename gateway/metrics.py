@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -47,6 +46,7 @@ class _StateCollector(Collector):
         yield from self._of_routes(snapshot, fleet)
         yield from self._of_engines(snapshot)
         yield from self._of_counters(snapshot)
+        yield from self._of_speculation()
         yield from self._at_work(snapshot, fleet)
         depths = _gauge("pool_depth", "The pool's num_speculative_tokens", "pool")
         crossovers = _gauge(
@@ -114,6 +114,30 @@ class _StateCollector(Collector):
                         in_flight.add_metric([pool, view.engine.name, route], own)
         yield from (in_flight, depth)
 
+    def _of_speculation(self) -> Iterator[Metric]:
+        labels = ("route", "pool", "source")
+        drafts = _counter("spec_drafts", "Drafts, by where that is known from", *labels)
+        draft_tokens = _counter("spec_draft_tokens", "Draft tokens; unknown of streams", *labels)
+        accepted = _counter("spec_accepted_tokens", "Accepted draft tokens", *labels)
+        per_position = _counter(
+            "spec_accepted_tokens_per_position",
+            "Accepted draft tokens by position, where the engine tells",
+            "route",
+            "pool",
+            "position",
+        )
+        positions: defaultdict[tuple[str, str, int], float] = defaultdict(float)
+        for (route, pool, source), tally in self._state.tallies.items():
+            drafts.add_metric([route, pool, source], tally.drafts)
+            accepted.add_metric([route, pool, source], tally.accepted)
+            if source is not Source.STREAM:
+                draft_tokens.add_metric([route, pool, source], tally.draft_tokens)
+            for position, count in enumerate(tally.positions):
+                positions[route, pool, position] += count
+        for (route, pool, position), count in positions.items():
+            per_position.add_metric([route, pool, str(position)], count)
+        yield from (drafts, draft_tokens, accepted, per_position)
+
     def _of_counters(self, snapshot: Snapshot) -> Iterator[Metric]:
         """What engines with a speculative config counted themselves, whoever's the requests were."""
         labels = ("pool", "engine")
@@ -135,62 +159,6 @@ def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(_PREFIX + name, text, labels=labels)
-
-
-class _SpeculationCollector(Collector):
-    """Sums of drafts by route, pool and source; eight counters to increment would cost several times more."""
-
-    def __init__(self) -> None:
-        self._sums: dict[tuple[str, str, Source], _Sums] = {}
-
-    def expect(self, route: str, pool: str, depth: int) -> None:
-        """Show 0 from now on: `rate` loses an increase that begins a series."""
-        for source in Source:
-            positions = 0 if source is Source.STREAM else depth
-            self._sums.setdefault((route, pool, source), _Sums(positions=[0] * positions))
-
-    def add(self, route: str, pool: str, sample: Sample) -> None:
-        """Add a sample."""
-        sums, speculation = self._sums.setdefault((route, pool, sample.source), _Sums()), sample.speculation
-        sums.drafts += speculation.drafts
-        sums.accepted += speculation.accepted
-        sums.draft_tokens += speculation.draft_tokens or 0
-        while len(sums.positions) < len(speculation.accepted_per_position):
-            sums.positions.append(0)
-        for position, accepted in enumerate(speculation.accepted_per_position):
-            sums.positions[position] += accepted
-
-    def collect(self) -> Iterator[Metric]:
-        labels = ("route", "pool", "source")
-        drafts = _counter("spec_drafts", "Drafts, by where that is known from", *labels)
-        draft_tokens = _counter("spec_draft_tokens", "Draft tokens; unknown of streams", *labels)
-        accepted = _counter("spec_accepted_tokens", "Accepted draft tokens", *labels)
-        per_position = _counter(
-            "spec_accepted_tokens_per_position",
-            "Accepted draft tokens by position, where the engine tells",
-            "route",
-            "pool",
-            "position",
-        )
-        positions: defaultdict[tuple[str, str, int], float] = defaultdict(float)
-        for (route, pool, source), sums in self._sums.items():
-            drafts.add_metric([route, pool, source], sums.drafts)
-            accepted.add_metric([route, pool, source], sums.accepted)
-            if source is not Source.STREAM:
-                draft_tokens.add_metric([route, pool, source], sums.draft_tokens)
-            for position, count in enumerate(sums.positions):
-                positions[route, pool, position] += count
-        for (route, pool, position), count in positions.items():
-            per_position.add_metric([route, pool, str(position)], count)
-        yield from (drafts, draft_tokens, accepted, per_position)
-
-
-@dataclass(slots=True)
-class _Sums:
-    drafts: float = 0
-    accepted: float = 0
-    draft_tokens: float = 0
-    positions: list[float] = field(default_factory=list)
 
 
 class Metrics:
@@ -230,30 +198,23 @@ class Metrics:
         )
         self._prompt_tokens = self._counter("prompt_tokens", "Input tokens", ["route", "pool"])
         self._completion_tokens = self._counter("completion_tokens", "Output tokens", ["route", "pool"])
-        self._speculation = _SpeculationCollector()
-        self.registry.register(self._speculation)
         self._lengths = self._histogram(
             "acceptance_length",
             "Mean acceptance length of each request, for spread",
             ["route", "pool", "source"],
             _LENGTHS,
         )
-        self.expect(state.fleet)
-        state.on_sample = self.accepted
+        self._lengths_of: dict[tuple[str, str, Source], Histogram] = {}
+        state.on_sample = self.sampled
 
-    def expect(self, fleet: Fleet) -> None:
-        """Show the drafts that a fleet may count from now on."""
-        for route in fleet.routes:
-            for pool in fleet.config.pools_of(route):
-                if depth := fleet.config.pools[pool].depth:
-                    self._speculation.expect(route, pool, depth)
-
-    def accepted(self, route: str, pool: str, sample: Sample) -> None:
-        """Count what was drafted for a route in a pool, and what came of it."""
-        self._speculation.add(route, pool, sample)
-        length = sample.speculation.length
-        if length is not None and sample.source is not Source.ENGINE:
-            self._lengths.labels(route, pool, sample.source).observe(length)
+    def sampled(self, route: str, pool: str, sample: Sample) -> None:
+        """Note the acceptance length of one request; its sums are the state's."""
+        if sample.source is Source.ENGINE or sample.speculation.length is None:
+            return
+        key = route, pool, sample.source
+        if key not in self._lengths_of:
+            self._lengths_of[key] = self._lengths.labels(*key)
+        self._lengths_of[key].observe(sample.speculation.length)
 
     def sorted(self, decision: SortDecision) -> None:
         """Count a sorting decision."""

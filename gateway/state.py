@@ -8,8 +8,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gateway.ledger import Kind, Ledger
-from gateway.policy.acceptance import Recent, Source, are_merged, of_answer
+from gateway.ledger import Kind, Ledger, Tally
+from gateway.policy.acceptance import Source, are_merged, of_answer
 from gateway.policy.admission import MeanTokens, QueueSpeed, Turns, idle, next_turn
 from gateway.policy.balance import WARM_S, Choice, EngineView, Fitness, choose
 from gateway.policy.breaker import Breaker, Outcome, Phase
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.fleet import Fleet
     from gateway.ledger import Entry
     from gateway.model import Engine, Reading, Speculation
-    from gateway.policy.acceptance import Sample
+    from gateway.policy.acceptance import Recent, Sample
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ _REST_S = 1.0
 _TRIALS = 4
 # Engines first seen this soon after the start are the fleet as it stands, not newcomers to it.
 _STARTING_S = 10.0
+# Figures of the last minutes are kept up to so many seconds.
+_FOLD_S = 1.0
 # Tokens a waiting route gets in its turn.
 _QUANTUM = 256.0
 
@@ -81,14 +83,14 @@ class RouteStatus:
     """One route at one moment: requests on engines, requests waiting, and for how long the first has.
 
     Attributes:
-        acceptance: of about five minutes, by pool and by whether it is exact.
+        acceptance: speculation of the last minutes, by pool and source.
     """
 
     in_flight: int
     waiting: int
     oldest_wait_s: float
     mean_tokens: float
-    acceptance: Mapping[tuple[str, bool], Recent]
+    acceptance: Mapping[tuple[str, Source], Recent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Lease:
         self.sample: Sample | None = None
         self._entry: Entry | None = None
         self._complete = False
-        self._depths = state.fleet.step_depths.get(slot.engine.pool, frozenset((0,)))
+        self._step_depth = state.fleet.step_depths.get(slot.engine.pool, 0)
         slot.leases.add(self)
         self.begun = state._clock()
         slot.tried(self.begun)
@@ -155,11 +157,11 @@ class Lease:
     def told(self, speculation: Speculation | None, completion_tokens: int) -> None:
         """Note that the answer is complete, and what it told; see policy.acceptance.of_answer."""
         self._complete = True
-        steps = self._entry.steps if self._entry and self._entry.kind is Kind.STREAM else 0
+        steps = self._entry.steps if self._entry and self._entry.work.kind is Kind.STREAM else 0
         self.sample = of_answer(
-            speculation, completion_tokens=completion_tokens, steps=steps, depths=self._depths
+            speculation, completion_tokens=completion_tokens, steps=steps, depth=self._step_depth
         )
-        if speculation is None and are_merged(completion_tokens, steps, self._depths):
+        if speculation is None and are_merged(completion_tokens, steps, self._step_depth):
             self._slot.ledger.merged()
 
     def believed(self) -> Sample | None:
@@ -247,7 +249,8 @@ class State:
         closing: the gateway is about to stop: work is taken, but clients had better go elsewhere.
         draining: no new work is taken.
         open: requests being dealt with, from their receipt to the last byte of their answers.
-        on_sample: hears of every figure of speculation that counts: route, pool, sample.
+        tallies: the figures of speculation that count, by route, pool and source.
+        on_sample: hears of each.
     """
 
     def __init__(
@@ -280,7 +283,8 @@ class State:
         self._queues: dict[str, deque[Waiter]] = {}
         self._speeds: dict[str, QueueSpeed] = {}
         self._means: dict[str, MeanTokens] = {}
-        self._acceptance: dict[tuple[str, str, bool], Recent] = {}
+        self.tallies: dict[tuple[str, str, Source], Tally] = {}
+        self._folded_at = -math.inf
         self._turns = Turns()
         self._waiting = 0
         self._budget = Budget(fleet.config.retry.budget)
@@ -308,9 +312,12 @@ class State:
                 waiter.wake()
             del self._speeds[route], self._means[route], self._by_route[route]
             self._turns = idle(self._turns, route)
-        for route, pool, exact in list(self._acceptance):
-            if route not in fleet.routes or pool not in fleet.config.pools:
-                del self._acceptance[route, pool, exact]
+        for route in fleet.routes:
+            for pool in fleet.config.pools_of(route):
+                if depth := fleet.config.pools[pool].depth:
+                    for source in Source:
+                        positions = 0 if source is Source.STREAM else depth
+                        self.tallies.setdefault((route, pool, source), Tally(positions))
         for route in fleet.routes:
             self._queues.setdefault(route, deque())
             self._speeds.setdefault(route, QueueSpeed())
@@ -582,6 +589,8 @@ class State:
             if slot.drift.off and not before:
                 log.warning("engine %s writes %.2f times what its profiles say", name, slot.drift.ratio)
         slot.ledger.read(reading)
+        if self._clock() - self._folded_at >= _FOLD_S:
+            self._fold(self._clock())
         slot.foreign = max(0, reading.load - reading.own)
         if slot.mismatch != reading.mismatch:
             slot.mismatch = reading.mismatch
@@ -595,11 +604,16 @@ class State:
         positions, config = len(sample.speculation.accepted_per_position), self.fleet.config
         if positions and pool in config.pools and positions != config.pools[pool].depth:
             return  # it runs at another depth than its pool's, which `mismatch` tells
-        key = route, pool, sample.source is not Source.STREAM
-        if route in self._queues:
-            now = self._clock()
-            self._acceptance[key] = self._acceptance.get(key, Recent()).after(sample.speculation, now)
+        key = route, pool, sample.source
+        if key not in self.tallies:
+            self.tallies[key] = Tally()
+        self.tallies[key].add(sample.speculation)
         self.on_sample(route, pool, sample)
+
+    def _fold(self, now: float) -> None:
+        self._folded_at = now
+        for tally in self.tallies.values():
+            tally.fold(now)
 
     def heard_at(self, name: str) -> float:
         """Return when an engine last sent a part of an answer, on the state's clock."""
@@ -639,6 +653,7 @@ class State:
     def snapshot(self) -> Snapshot:
         """Return everything at this moment."""
         now = self._clock()
+        self._fold(now)
         routes = {
             route: RouteStatus(
                 self._in_flight[route],
@@ -646,9 +661,9 @@ class State:
                 now - min((waiter.since for waiter in self._queues[route]), default=now),
                 self._means[route].tokens,
                 {
-                    (pool, exact): recent
-                    for (of, pool, exact), recent in self._acceptance.items()
-                    if of == route and recent.drafts(now) >= 1
+                    (pool, source): tally.recent
+                    for (of, pool, source), tally in self.tallies.items()
+                    if of == route and tally.recent.drafts(now) >= 1
                 },
             )
             for route in self.fleet.routes

@@ -67,8 +67,8 @@ def _route(name: str, snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
         "crossovers": {pool: fleet.tables[pool].crossover(index).load for pool in pools},
         "acceptance": {
             pool: {
-                "exact" if exact else "estimate": _acceptance(recent.sums)
-                for (of, exact), recent in route.acceptance.items()
+                source: _acceptance(recent.sums)
+                for (of, source), recent in route.acceptance.items()
                 if of == pool
             }
             for pool in sorted({pool for pool, _ in route.acceptance})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.ledger import Entry, Kind, Ledger
+from gateway.ledger import Entry, Kind, Ledger, Tally
 from gateway.model import Reading, Speculation
 from gateway.policy.acceptance import Sample, Source, of_answer, total
 
@@ -291,14 +291,14 @@ class Crowd:
             self.true[route] = total(self.true[route], Speculation(1, accepted, 3, by_position))
         first, new = not written, min(accepted + 1, wanted - written)
         written, held = written + new, held + new
-        if entry.kind is Kind.STREAM and (first or held >= self.interval or written == wanted):
+        if entry.work.kind is Kind.STREAM and (first or held >= self.interval or written == wanted):
             self._ledger.stepped(entry)
             chunks, held = chunks + 1, 0
         request[2:5] = written, held, chunks
         if written == wanted:
             self._requests.remove(request)
             self._done += 1
-            sample = of_answer(None, completion_tokens=wanted, steps=chunks, depths={3})
+            sample = of_answer(None, completion_tokens=wanted, steps=chunks, depth=3)
             self._ledger.finished(entry, sample, complete=True)
 
     def _read(self) -> None:
@@ -513,7 +513,7 @@ def test_never_more_is_booked_than_was_drafted(
             world.drafted(Speculation(more, more, 3 * more, (more, 0, 0)))
             for _ in range(more + (gave[busy] == 0)):
                 world.ledger.stepped(busy)
-            true[busy.route] += more
+            true[busy.work.route] += more
             gave[busy] += more
         if move == "begin":
             world.began(route, kind)
@@ -522,7 +522,7 @@ def test_never_more_is_booked_than_was_drafted(
             drafts = gave[request]
             if gives == "told" and tells and drafts:
                 world.finished(request, Sample(Source.REQUEST, Speculation(drafts, drafts)))
-            elif gives == "estimate" and request.kind is Kind.STREAM and drafts:
+            elif gives == "estimate" and request.work.kind is Kind.STREAM and drafts:
                 world.finished(request, Sample(Source.STREAM, Speculation(drafts, drafts)))
             else:
                 world.finished(request, complete=gives != "broken")
@@ -546,3 +546,17 @@ def test_never_more_is_booked_than_was_drafted(
         assert booked[route] <= true[route]
     assert not world.ledger._running.total()
     assert not world.ledger._estimates
+
+
+def test_a_tally_knows_the_last_minutes_apart_from_the_rest() -> None:
+    tally = Tally(depth=2)
+    assert tally.positions == [0, 0]
+    tally.add(Speculation(100, 100, 300, (60, 30, 10)))
+    tally.fold(0.0)
+    tally.fold(10.0)
+    assert (tally.recent.at, tally.recent.sums.length) == (0.0, 2.0)
+    tally.add(Speculation(100, 300, 300, (100, 100, 100)))
+    tally.fold(3000.0)
+    assert tally.recent.sums.length == pytest.approx(4.0, abs=0.001)
+    assert (tally.drafts, tally.accepted, tally.draft_tokens) == (200, 400, 600)
+    assert tally.positions == [160, 130, 110]

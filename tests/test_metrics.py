@@ -120,9 +120,12 @@ def test_speculation_is_counted_by_where_it_is_known_from(state: State) -> None:
     first = (("pool", "mtp3"), ("position", "2"), ("route", "table"))
     assert series(metrics)["ocr_gateway_spec_accepted_tokens_per_position_total", first] == 0
     told = Speculation(110, 192, 330, (90, 64, 38))
-    metrics.accepted("text", "mtp3", Sample(Source.REQUEST, told))
-    metrics.accepted("text", "mtp3", Sample(Source.ENGINE, told))
-    metrics.accepted("text", "mtp3", Sample(Source.STREAM, Speculation(110, 190)))
+    for sample in (
+        Sample(Source.REQUEST, told),
+        Sample(Source.ENGINE, told),
+        Sample(Source.STREAM, Speculation(110, 190)),
+    ):
+        state._book("text", "mtp3", sample)
     found = series(metrics)
 
     def labels(source: str) -> tuple[tuple[str, str], ...]:

@@ -758,7 +758,7 @@ class TestAcceptance:
         self.streamed(world, told=Speculation(20, 10, 60, (6, 3, 1)))
         assert heard == ["table"]
 
-    def test_figures_of_routes_and_pools_that_have_gone_are_counted_and_forgotten(self) -> None:
+    def test_figures_of_routes_and_pools_that_have_gone_still_count(self) -> None:
         world = World()
         heard: list[tuple[str, str]] = []
         world.state.on_sample = lambda route, pool, sample: heard.append((route, pool))
@@ -771,8 +771,7 @@ class TestAcceptance:
         late.release()
         assert heard == [("table", "deep")] * 2
         assert world.state.snapshot().routes["text"].acceptance == {}
-        world.state.configure(Fleet.of(parse(CONFIG, "f", Path(), {})), ALL)
-        assert world.state.snapshot().routes["table"].acceptance == {}
+        assert world.state.tallies["table", "deep", Source.REQUEST].drafts == 40
 
     def test_an_estimate_is_believed_once_the_engines_counters_bear_it_out(self) -> None:
         world = World(engines=DEEP[:1])

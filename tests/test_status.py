@@ -88,12 +88,12 @@ def test_acceptance_is_shown_by_route_and_pool_exact_and_estimated() -> None:
         read(at)
     estimate = {"length": 1.5, "drafts": 50, "efficiency": None, "per_position": []}
     told = report(state.snapshot(), fleet)
-    assert told["routes"]["text"]["acceptance"] == {"deep": {"estimate": estimate}}
+    assert told["routes"]["text"]["acceptance"] == {"deep": {"stream": estimate}}
     assert (told["engines"][0]["acceptance_length"], told["engines"][0]["merges_chunks"]) == (1.6, False)
     answered(Speculation(10, 18, 30, (8, 6, 4)))
     assert report(state.snapshot(), fleet)["routes"]["text"]["acceptance"]["deep"] == {
-        "estimate": estimate,
-        "exact": {"length": 2.8, "drafts": 10, "efficiency": 0.6, "per_position": [0.8, 0.6, 0.4]},
+        "stream": estimate,
+        "request": {"length": 2.8, "drafts": 10, "efficiency": 0.6, "per_position": [0.8, 0.6, 0.4]},
     }
     now[0] += 3600
     assert report(state.snapshot(), fleet)["routes"]["text"]["acceptance"] == {}

@@ -70,10 +70,10 @@ class Pool(Section):
         return frozenset((self.depth, *(depth for _, _, depth in self.ranges)))
 
     @property
-    def step_depths(self) -> frozenset[int]:
-        """Every depth a step may have: 0 among them where the engines need not draft at each."""
+    def step_depth(self) -> int:
+        """The most tokens a step drafts; 0 where a step need not draft any."""
         by_copying = self.speculative_config.get("method", "") in ("ngram", "suffix")
-        return self.depths | {0} if by_copying else self.depths
+        return 0 if by_copying or 0 in self.depths else self.depth
 
     @field_validator("engines")
     @classmethod

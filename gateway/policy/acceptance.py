@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gateway.model import Speculation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
 # An estimate is low by what the end of an answer threw away, half a step's tokens on average: by less than 5%
 # from so many tokens on, for each that a step may write.
@@ -52,24 +52,22 @@ class Sample:
     speculation: Speculation
 
 
-def of_answer(
-    told: Speculation | None, *, completion_tokens: int, steps: int, depths: Collection[int]
-) -> Sample | None:
+def of_answer(told: Speculation | None, *, completion_tokens: int, steps: int, depth: int) -> Sample | None:
     """Return the best figure an answer gives; None where it gives none.
 
     Args:
         told: what the engine said of it.
         completion_tokens: the answer's length.
         steps: chunks of its stream that carried tokens; 0 where it was not streamed.
-        depths: every depth its engine may have run it at.
+        depth: its engine's; 0 where a step need not draft.
     """
     if told is not None:
         return Sample(Source.REQUEST, told) if 0 < told.drafts <= completion_tokens else None
-    estimate = of_stream(completion_tokens, steps, depths)
+    estimate = of_stream(completion_tokens, steps, depth)
     return Sample(Source.STREAM, estimate) if estimate else None
 
 
-def of_stream(completion_tokens: int, steps: int, depths: Collection[int]) -> Speculation | None:
+def of_stream(completion_tokens: int, steps: int, depth: int) -> Speculation | None:
     """Estimate speculation from a stream: (completion tokens - 1) / (chunks with tokens - 1) tokens a step.
 
     The first chunk is the prompt's own step and has no drafts. The estimate is low on short answers, since
@@ -78,15 +76,15 @@ def of_stream(completion_tokens: int, steps: int, depths: Collection[int]) -> Sp
     steps are no reason: it would pick the answers of which little was accepted.)
     """
     drafts, tokens = steps - 1, completion_tokens - 1
-    few = completion_tokens < _TOKENS_PER_STEP_TOKEN * (max(depths, default=0) + 1)
-    if few or 0 in depths or not 1 <= drafts <= tokens or are_merged(completion_tokens, steps, depths):
+    few = completion_tokens < _TOKENS_PER_STEP_TOKEN * (depth + 1)
+    if few or not depth or not 1 <= drafts <= tokens <= drafts * (depth + 1):
         return None
     return Speculation(drafts, tokens - drafts)
 
 
-def are_merged(completion_tokens: int, steps: int, depths: Collection[int]) -> bool:
-    """Whether a stream's chunks carried more tokens than its steps can have written."""
-    return steps > 1 and completion_tokens - 1 > (steps - 1) * (max(depths, default=0) + 1)
+def are_merged(completion_tokens: int, steps: int, depth: int) -> bool:
+    """Whether a stream's chunks carried more tokens than its steps can have written; see of_answer."""
+    return depth > 0 and steps > 1 and completion_tokens - 1 > (steps - 1) * (depth + 1)
 
 
 def is_step_by_step(chunks: int, drafts: float, *, under_way: int) -> bool | None:
@@ -110,6 +108,11 @@ def total(first: Speculation | None, second: Speculation) -> Speculation:
     return _combined(first, second) if first else second
 
 
+def difference(first: Speculation, second: Speculation) -> Speculation:
+    """Subtract the second from the first."""
+    return _combined(first, second, sign=-1)
+
+
 def gain(before: Mapping[str, Speculation], after: Mapping[str, Speculation]) -> Speculation | None:
     """Return what an engine's counters grew by, all its data-parallel ranks together.
 
@@ -120,7 +123,7 @@ def gain(before: Mapping[str, Speculation], after: Mapping[str, Speculation]) ->
         return None
     sums: Speculation | None = None
     for rank, now in after.items():
-        grown = _combined(now, before[rank], sign=-1)
+        grown = difference(now, before[rank])
         counts = (grown.drafts, grown.accepted, grown.draft_tokens or 0, *grown.accepted_per_position)
         if min(counts) < 0 or not _goes_together(grown):
             return None

@@ -31,37 +31,35 @@ speculations = st.builds(
 
 
 def test_what_the_engine_told_is_better_than_any_estimate() -> None:
-    assert of_answer(TOLD, completion_tokens=301, steps=111, depths={3}) == Sample(Source.REQUEST, TOLD)
+    assert of_answer(TOLD, completion_tokens=301, steps=111, depth=3) == Sample(Source.REQUEST, TOLD)
 
 
 def test_a_stream_is_estimated_where_nothing_is_told() -> None:
-    sample = of_answer(None, completion_tokens=301, steps=111, depths={3})
+    sample = of_answer(None, completion_tokens=301, steps=111, depth=3)
     assert sample == Sample(Source.STREAM, Speculation(110, 190))
     assert sample.speculation.length == pytest.approx(TOLD.length, rel=0.03)
 
 
 def test_no_drafts_are_no_data() -> None:
-    assert of_answer(Speculation(0, 0, 0, (0,)), completion_tokens=1, steps=1, depths={1}) is None
+    assert of_answer(Speculation(0, 0, 0, (0,)), completion_tokens=1, steps=1, depth=1) is None
     assert Speculation(0, 0).length is None
 
 
 @pytest.mark.parametrize(
-    ("completion_tokens", "steps", "depths", "why"),
+    ("completion_tokens", "steps", "depth", "why"),
     [
-        (301, 0, {3}, "it was not streamed"),
-        (1, 1, {3}, "the only step is the prompt's"),
-        (301, 111, {0}, "the pool does not draft"),
-        (301, 111, {3, 0}, "the pool need not draft at each step"),
-        (301, 111, (), "the pool is no more"),
-        (301, 51, {3}, "six tokens a step at depth 3: chunks were merged"),
-        (301, 111, {1}, "2.7 tokens a step at depth 1"),
-        (50, 111, {3}, "fewer tokens than steps"),
-        (0, 5, {3}, "no usage"),
-        (39, 30, {3}, "too short: what its end threw away would show"),
+        (301, 0, 3, "it was not streamed"),
+        (1, 1, 3, "the only step is the prompt's"),
+        (301, 111, 0, "its steps need not draft"),
+        (301, 51, 3, "six tokens a step at depth 3: chunks were merged"),
+        (301, 111, 1, "2.7 tokens a step at depth 1"),
+        (50, 111, 3, "fewer tokens than steps"),
+        (0, 5, 3, "no usage"),
+        (39, 30, 3, "too short: what its end threw away would show"),
     ],
 )
-def test_no_estimate(completion_tokens: int, steps: int, depths: set[int], why: str) -> None:
-    assert of_stream(completion_tokens, steps, depths) is None, why
+def test_no_estimate(completion_tokens: int, steps: int, depth: int, why: str) -> None:
+    assert of_stream(completion_tokens, steps, depth) is None, why
 
 
 @given(st.lists(st.integers(1, 4), min_size=10, max_size=200), st.integers(0, 3))
@@ -69,7 +67,7 @@ def test_an_estimate_is_the_truth_less_what_the_end_threw_away(steps: list[int],
     """Each step writes its accepted tokens and one more; the last loses some of its own."""
     delivered = [*steps[:-1], max(1, steps[-1] - thrown)]
     truth = Speculation(len(steps), sum(steps) - len(steps))
-    estimate = of_stream(1 + sum(delivered), 1 + len(steps), {3})
+    estimate = of_stream(1 + sum(delivered), 1 + len(steps), 3)
     assert (estimate is None) == (sum(delivered) < 39)
     if estimate:
         assert estimate.drafts == truth.drafts
@@ -81,7 +79,7 @@ def test_the_end_throws_less_than_a_tenth_of_the_answer_away_and_half_of_that_on
     depth: int, tokens: int, data: st.DataObject
 ) -> None:
     thrown = data.draw(st.integers(0, depth))
-    if (estimate := of_stream(tokens, data.draw(st.integers(2, 400)), {depth})) is not None:
+    if (estimate := of_stream(tokens, data.draw(st.integers(2, 400)), depth)) is not None:
         truth = 1 + (estimate.accepted + thrown) / estimate.drafts
         assert estimate.length is not None
         assert estimate.length >= 0.9 * truth
@@ -89,7 +87,7 @@ def test_the_end_throws_less_than_a_tenth_of_the_answer_away_and_half_of_that_on
 
 def test_what_an_engine_tells_of_more_drafts_than_tokens_is_not_taken() -> None:
     lie = Speculation(2**51, 2**51, 2**52, (2**51,))
-    assert of_answer(lie, completion_tokens=301, steps=111, depths={3}) is None
+    assert of_answer(lie, completion_tokens=301, steps=111, depth=3) is None
 
 
 @given(st.lists(speculations, min_size=1, max_size=8))
@@ -191,7 +189,7 @@ def test_chunks_are_steps_where_there_are_as_many_as_drafts(
     [(301, 111, False), (301, 76, False), (301, 75, True), (9, 1, False), (0, 0, False)],
 )
 def test_more_tokens_than_a_step_can_write_are_several_steps(tokens: int, steps: int, merged: bool) -> None:
-    assert are_merged(tokens, steps, {3}) is merged
+    assert are_merged(tokens, steps, 3) is merged
 
 
 def test_recent_figures_fade() -> None:
