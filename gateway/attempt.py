@@ -74,12 +74,14 @@ class Outturn:
         usage: token counts.
         first_token_at: when the first output of a stream came, by time.perf_counter.
         failed: the status of a failure that the stream told; 0 where there was none.
+        ended: all of a stream is in, whether a failure or not.
         speculation: what the engine told of its drafts.
     """
 
     usage: Usage | None = None
     first_token_at: float | None = None
     failed: int = 0
+    ended: bool = False
     speculation: Speculation | None = None
 
     def account(self, lease: Lease) -> None:
@@ -266,20 +268,27 @@ class _Events:
         raise EngineFailed("the engine's stream does not begin with a completion", code="engine_garbage")
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
-        """Yield what of the rest is for the client; once all is in, the engine is judged, and free again."""
+        """Yield what of the rest is for the client."""
         while data := await self._answer.more(self._until):
             if passed := self._for_client(self._splitter.feed(data)):
                 yield passed
         rest = self._splitter.rest()
         passed = self._for_client([rest]) if rest else b""
+        self._end()
+        if passed:
+            yield passed
+
+    def _end(self) -> None:
+        """Judge the engine, and free its place."""
+        if self._outturn.ended:
+            return
+        self._outturn.ended = True
         if self._outturn.failed >= 500:
             self._lease.outcome(retry.blame(Failure.BROKEN_STREAM))
         elif not self._outturn.failed:
             self._lease.outcome(Outcome.SUCCESS)
         self._outturn.account(self._lease)
         self._lease.release()
-        if passed:
-            yield passed
 
     def _for_client(self, events: Iterable[bytes]) -> bytes:
         return b"".join(event for event in events if self._passes(event))
@@ -292,6 +301,7 @@ class _Events:
         self._lease.heard()
         self._until = asyncio.get_running_loop().time() + self._job.timeouts.idle_s
         if data == sse.DONE:
+            self._end()  # clients leave once they have it
             return True
         chunk = openai.read_chunk(data)
         if chunk.has_output and self._outturn.first_token_at is None:

@@ -137,7 +137,8 @@ class Dispatcher:
             call.code = error.status
             raise
         except (ClientLeft, asyncio.CancelledError, GeneratorExit):
-            call.code = CLIENT_LEFT
+            if not call.outturn.ended:  # who leaves with all of the answer has had it
+                call.code = CLIENT_LEFT
             raise
         except BaseException:
             call.code = 500

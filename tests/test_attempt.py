@@ -74,6 +74,7 @@ async def tried(
     lose: bool = False,
     timeouts: Timeouts = TIMEOUTS,
     merged: bool = False,
+    leave_at: bytes | None = None,
 ) -> Tried:
     fake, result = FakeEngine(behave), Tried()
     async with served(fake) as url, EngineClient() as client:
@@ -92,7 +93,10 @@ async def tried(
             try:
                 async with attempt(client, job, lease, result.outturn, deadline) as reply:
                     result.status = reply.status
-                    result.body = b"".join([part async for part in reply.chunks])
+                    async for part in reply.chunks:
+                        result.body += part
+                        if leave_at and leave_at in result.body:
+                            break
                     result.in_flight_at_the_end = state.snapshot().routes["text"].in_flight
             except AttemptFailed as failed:
                 result.failure, result.code = failed.failure, failed.error.code
@@ -254,3 +258,18 @@ async def test_what_tells_nothing_or_only_a_part_gives_no_sample(sent: Any, why:
 async def test_merged_chunks_that_the_client_asked_for_are_no_steps() -> None:
     assert (await tried(events(*STEPS, USAGE_CHUNK, "[DONE]"), merged=True)).sample is None
     assert (await tried(events(*STEPS, {**USAGE_CHUNK, **TOLD}, "[DONE]"), merged=True)).sample == EXACT
+
+
+async def test_who_leaves_at_the_end_mark_has_had_the_answer() -> None:
+    """The openai client closes once it has read `[DONE]`, while the connection is still open."""
+
+    async def lingers(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        for event in (*STEPS, {**USAGE_CHUNK, **TOLD}, "[DONE]"):
+            await send.event(event)
+        await asyncio.Event().wait()
+
+    result = await tried(lingers, leave_at=b"[DONE]")
+    assert (result.sample, result.phase) == (EXACT, Phase.CLOSED)
+    assert result.in_flight_at_the_end == 0
+    assert result.outturn.ended

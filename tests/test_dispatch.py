@@ -168,6 +168,23 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_aborts_it(running:
     await until(lambda: running.in_flight("text") == 0)
 
 
+async def test_a_client_that_leaves_at_the_end_mark_has_not_left(running: Running) -> None:
+    async def lingers(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        for event in (chunk("one", "stop"), "[DONE]"):
+            await send.event(event)
+        await asyncio.Event().wait()
+
+    running.plain.behave = lingers
+    async with running.http.stream("POST", CHAT, json=chat(stream=True)) as reply:
+        async for line in reply.aiter_lines():
+            if line == "data: [DONE]":
+                break
+    await until(lambda: not running.gateway.state.open)
+    assert await running.metric("ocr_gateway_requests_total", route="text", code="200") == 1
+    assert await running.metric("ocr_gateway_requests_total", route="text", code="499") == 0
+
+
 async def test_engines_client_errors_pass_unchanged(running: Running) -> None:
     refusal = {
         "error": {"message": "encoder cache is full", "type": "BadRequestError", "param": None, "code": 400}
