@@ -259,7 +259,7 @@ class Ledger:
         if last is None or max(last.load - last.own, reading.load - reading.own) > 0:
             growth = None  # others use it too
             self._waiting.clear()
-        self._read_chunks(seen, growth, under_way=(running + ended).total(), at=reading.at)
+        self._read_chunks(seen, growth, under_way=running.total() or ended.total(), at=reading.at)
         self._read_alone(seen, growth, reading)
 
     def _read_chunks(self, seen: set[Work], growth: Speculation | None, *, under_way: int, at: float) -> None:

@@ -24,7 +24,7 @@ _TOKENS_PER_STEP_TOKEN = 10
 _TOLERANCE = 0.03
 _ENOUGH_DRAFTS = 8
 # For so many drafts the counts at either end of a stretch may be one step apart.
-_DRAFTS_PER_STEP_APART = 50
+_DRAFTS_PER_STEP_APART = 40
 _NOTHING = Speculation(0.0, 0.0)
 # About how long /status looks back.
 _RECENT_S = 300.0

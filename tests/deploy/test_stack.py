@@ -92,7 +92,7 @@ def until(condition: Callable[[], bool], within_s: float = LONG_S) -> bool:
 def prometheus() -> Iterator[Prometheus]:
     """The stack under as many clients as it takes to shed some."""
     ports = services.shifted(free_shift())
-    with services.running(ports, load=["--clients=130", "--max-tokens=40"], scrape_s=1):
+    with services.running(ports, load=["--clients=130", "--max-tokens=60"], scrape_s=1):
         yield Prometheus(services.url(ports, services.PROMETHEUS))
 
 

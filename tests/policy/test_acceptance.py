@@ -175,7 +175,7 @@ def test_another_depth_is_another_engine() -> None:
         (7, 7, 0, None),
         (0, 0, 0, None),
         (100, 100, 3, None),
-        (150, 150, 3, True),
+        (120, 120, 3, True),
     ],
 )
 def test_chunks_are_steps_where_there_are_as_many_as_drafts(
