@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from gateway.model import Reading
 
-# So long holds what the counters said of an engine's streams, and so long an estimate waits for them.
-_VERDICT_S, _ESTIMATE_S = 300.0, 30.0
+# So long holds what the counters said of a route's streams, so long an estimate waits for it, and so long at most
+# is the stretch that they are asked about: over a longer one a change would not show.
+_VERDICT_S, _ESTIMATE_S, _STRETCH_S = 300.0, 30.0, 60.0
 # Who else uses an engine shows when their request ends, if not before: so long the growth is held back.
 _HELD_BACK_S = 30.0
 # Readings in a row that the engine may have ended more or fewer requests than we saw end.
@@ -107,10 +108,17 @@ class Tally:
 class _Chunks:
     """A stretch of readings in which nothing ran but streams of ours: their chunks, and the engine's drafts.
 
-    `under_way` is how many may have had a step between the two counts when it began.
+    Attributes:
+        since: when it began.
+        under_way: requests that may have had a step between the two counts then.
+        routes: whose streams there were.
+        chunks: of them, but the first of each.
+        drafts: what the engine's counter grew by.
     """
 
+    since: float = 0.0
     under_way: int = 0
+    routes: set[str] = field(default_factory=set)
     chunks: int = 0
     drafts: float = 0.0
 
@@ -133,14 +141,6 @@ class _Alone:
 
 
 @dataclass(slots=True)
-class Verdict:
-    """Whether streams' chunks are the engine's steps, and when that was found."""
-
-    steps: bool
-    at: float
-
-
-@dataclass(slots=True)
 class _Waiting:
     """Growth that is a route's, unless another user of the engine shows yet."""
 
@@ -160,14 +160,14 @@ class Ledger:
         sums: what the counters grew by since they were first read, over restarts; None while the engine has
             not been seen to speculate.
         recent: the last minutes of it.
-        verdict: whether chunks are steps; None while that is not known.
+        merges: its streams' chunks are not its steps, as far as known.
     """
 
     def __init__(self, book: Callable[[str, Sample], None]) -> None:
         """Open an account; `book` is called with a route and each figure that counts for it."""
         self.sums: Speculation | None = None
         self.recent = Recent()
-        self.verdict: Verdict | None = None
+        self.merges = False
         self._book = book
         self._tells: bool | None = None
         self._closed = False
@@ -180,14 +180,14 @@ class Ledger:
         self._seen: set[Work] = set()
         self._ended: Counter[Work] = Counter()
         self._estimates: deque[Entry] = deque()
+        self._borne_out: dict[str, float] = {}
         self._stretch = _Chunks()
         self._alone = _Alone()
         self._waiting: deque[_Waiting] = deque()
 
     def began(self, route: str, kind: Kind) -> Entry:
         """Note that a request is sent."""
-        merges = self.verdict is not None and not self.verdict.steps
-        work = Work(route, kind, kind is Kind.STREAM and not merges)
+        work = Work(route, kind, kind is Kind.STREAM and not self.merges)
         self._running[work] += 1
         self._seen.add(work)
         return Entry(work)
@@ -232,9 +232,14 @@ class Ledger:
                 self._estimates.popleft()
 
     def merged(self) -> None:
-        """Note a stream whose chunks carried more tokens than one step can write."""
-        self.verdict = Verdict(False, self._last.at if self._last else 0.0)
+        """Note that a chunk carried several steps."""
+        self.merges = True
+        self._borne_out.clear()
         self._estimates.clear()
+
+    def bears_out(self, route: str) -> bool:
+        """Whether the counters have lately shown that the chunks of a route's streams are steps."""
+        return route in self._borne_out
 
     def close(self) -> None:
         """Judge what is left by what is known: there are no readings to come."""
@@ -265,26 +270,31 @@ class Ledger:
     def _read_chunks(self, seen: set[Work], growth: Speculation | None, *, under_way: int, at: float) -> None:
         """Hold a stretch's chunks against its drafts, once there are enough; judge the estimates by that."""
         chunks, self._chunks = self._chunks, 0
+        stretch = self._stretch
         if growth is None or any(work.kind is not Kind.STREAM for work in seen):
-            self._stretch = _Chunks(under_way)
+            self._stretch = _Chunks(at, under_way)
         else:
-            stretch = self._stretch
+            stretch.routes |= {work.route for work in seen}
             stretch.chunks += chunks
             stretch.drafts += growth.drafts
-            found = is_step_by_step(stretch.chunks, stretch.drafts, under_way=stretch.under_way + under_way)
-            if found is not None:
-                self.verdict = Verdict(found, at)
+            found = is_step_by_step(stretch.chunks, stretch.drafts, apart=stretch.under_way + under_way)
+            if found:
+                self.merges = False
+                self._borne_out |= dict.fromkeys(stretch.routes, at)
                 self._settle()
-                self._stretch = _Chunks(under_way)
-        if self.verdict and at - self.verdict.at > _VERDICT_S:
-            self.verdict = None
+            elif found is not None:
+                self.merged()
+            if found is False or at - stretch.since > _STRETCH_S:
+                self._stretch = _Chunks(at, under_way)
+        for route in [route for route, since in self._borne_out.items() if at - since > _VERDICT_S]:
+            del self._borne_out[route]
         self._settle(ended_by=at - _ESTIMATE_S)
 
     def _settle(self, ended_by: float = math.inf) -> None:
-        """By the verdict, count the estimates of streams that have ended by then, or give them up."""
+        """Count the estimates of streams that have ended by then and are borne out, and give up the rest."""
         while self._estimates and self._estimates[0].ended_at <= ended_by:
             entry = self._estimates.popleft()
-            if self.verdict and self.verdict.steps and entry.sample:
+            if entry.sample and self.bears_out(entry.work.route):
                 self._book(entry.work.route, entry.sample)
 
     def _read_alone(self, seen: set[Work], growth: Speculation | None, reading: Reading) -> None:

@@ -166,9 +166,8 @@ class Lease:
 
     def believed(self) -> Sample | None:
         """Return what was told, but for estimates while the engine's counters do not bear them out."""
-        verdict = self._slot.ledger.verdict
         estimated = self.sample and self.sample.source is Source.STREAM
-        return None if estimated and not (verdict and verdict.steps) else self.sample
+        return None if estimated and not self._slot.ledger.bears_out(self.route) else self.sample
 
     def release(self) -> None:
         """Give the place back."""
@@ -686,7 +685,7 @@ class State:
             leaving=slot.leaving,
             speculation=slot.ledger.sums,
             recent=slot.ledger.recent,
-            merges=slot.ledger.verdict is not None and not slot.ledger.verdict.steps,
+            merges=slot.ledger.merges,
         )
 
     def _promised(self, slot: _Slot, load: float) -> float | None:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 # An estimate is low by what the end of an answer threw away, half a step's tokens on average: by less than 5%
 # from so many tokens on, for each that a step may write.
 _TOKENS_PER_STEP_TOKEN = 10
-# By so much may chunks differ from drafts and be steps: 3 of 100 merged make a length of 2.75 into 2.84.
-_TOLERANCE = 0.03
+# By so much may chunks differ from drafts and be steps: 1 merged of 100 makes a length of 2.75 into 2.78.
+_TOLERANCE = 0.01
+# So many drafts are needed to tell, and so many for each step by which the two counts may be apart.
 _ENOUGH_DRAFTS = 8
-# For so many drafts the counts at either end of a stretch may be one step apart.
-_DRAFTS_PER_STEP_APART = 40
+_DRAFTS_PER_STEP_APART = 50
 _NOTHING = Speculation(0.0, 0.0)
 # About how long /status looks back.
 _RECENT_S = 300.0
@@ -87,7 +87,7 @@ def are_merged(completion_tokens: int, steps: int, depth: int) -> bool:
     return depth > 0 and steps > 1 and completion_tokens - 1 > (steps - 1) * (depth + 1)
 
 
-def is_step_by_step(chunks: int, drafts: float, *, under_way: int) -> bool | None:
+def is_step_by_step(chunks: int, drafts: float, *, apart: int) -> bool | None:
     """Whether an engine's streams carried one step a chunk; None where there is too little to tell by.
 
     Chunks are fewer where they carry several steps: vLLM's --stream-interval, an API server that lags behind,
@@ -96,11 +96,11 @@ def is_step_by_step(chunks: int, drafts: float, *, under_way: int) -> bool | Non
     Args:
         chunks: of its streams, but the first of each.
         drafts: what its counter grew by in the same time, in which it did nothing else.
-        under_way: requests that may have had a step between the two counts.
+        apart: by how many steps the two counts may be apart, since they are not taken at the same moment.
     """
-    if drafts < max(_ENOUGH_DRAFTS, _DRAFTS_PER_STEP_APART * under_way):
+    if drafts < max(_ENOUGH_DRAFTS, _DRAFTS_PER_STEP_APART * apart):
         return None
-    return abs(chunks / drafts - 1) <= _TOLERANCE
+    return abs(chunks - drafts) <= apart + _TOLERANCE * drafts
 
 
 def total(first: Speculation | None, second: Speculation) -> Speculation:

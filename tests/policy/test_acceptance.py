@@ -162,26 +162,30 @@ def test_another_depth_is_another_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chunks", "drafts", "under_way", "verdict"),
+    ("chunks", "drafts", "apart", "verdict"),
     [
         (100, 100, 0, True),
-        (98, 100, 0, True),
-        (102, 100, 0, True),
-        (96, 100, 0, False),
-        (104, 100, 0, False),
+        (99, 100, 0, True),
+        (101, 100, 0, True),
+        (98, 100, 0, False),
+        (102, 100, 0, False),
         (50, 100, 0, False),
         (0, 100, 0, False),
         (8, 8, 0, True),
+        (7, 8, 0, False),
         (7, 7, 0, None),
         (0, 0, 0, None),
-        (100, 100, 3, None),
-        (120, 120, 3, True),
+        (149, 149, 3, None),
+        (150, 150, 3, True),
+        (146, 150, 3, True),
+        (145, 150, 3, False),
+        (9850, 10000, 3, False),
     ],
 )
 def test_chunks_are_steps_where_there_are_as_many_as_drafts(
-    chunks: int, drafts: float, under_way: int, verdict: bool | None
+    chunks: int, drafts: float, apart: int, verdict: bool | None
 ) -> None:
-    assert is_step_by_step(chunks, drafts, under_way=under_way) is verdict
+    assert is_step_by_step(chunks, drafts, apart=apart) is verdict
 
 
 @pytest.mark.parametrize(
