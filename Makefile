@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test check bench stack lock clean
+.PHONY: run test test-vllm check bench stack lock clean
 
 run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU engine
 	$(BIN)/ocr-gateway serve --config routes.yaml
@@ -11,6 +11,10 @@ run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU 
 test: check $(VENV)/dev.stamp  ## everything a reviewer would run
 	$(BIN)/pytest --cov --cov-report=term --cov-fail-under=90
 	$(BIN)/coverage report --include='gateway/policy/*,gateway/wire/*' --fail-under=100
+
+test-vllm: $(VENV)/dev.stamp  ## the gateway before real vLLM servers; installs vLLM's CPU build (2 GB) where it is missing
+	$(BIN)/python -m tests.vllm.install
+	$(BIN)/pytest tests/vllm/live_*.py
 
 check: $(VENV)/dev.stamp  ## format, lint, types, layers, a test file for each source file
 	$(BIN)/ruff format --check .

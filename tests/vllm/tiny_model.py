@@ -110,7 +110,7 @@ class Document:
 
     def expected(self, depth: int) -> float:
         """Return what the acceptance length of ever longer documents of this kind tends to."""
-        return 1 + sum(accumulate(self.right[:depth], mul))
+        return math.fsum((1.0, *accumulate(self.right[:depth], mul)))
 
 
 def _words() -> Iterator[str]:
