@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PATH = "/v1/chat/completions"
-# Clients take these in turn. Values are read out by programs, which do not stream. All else is streamed: the engine
-# that tells nothing can be held against its counters.
+# Clients take these in turn. Values are read out by programs, which do not stream. All else is streamed, so
+# that an engine that tells nothing can be held against its counters.
 WORK = (
     ("Text Recognition:", True),
     ("Table Recognition:", True),
