@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gateway.model import Reading
 
-# So long holds what the counters said of a route's streams; so long an estimate waits for that; and so long is
+# So long holds what the counters said of a route's streams; so long an estimate waits for that; so long is
 # the longest stretch they are asked about: over a longer one a change would not show.
 _VERDICT_S, _ESTIMATE_S, _STRETCH_S = 300.0, 30.0, 60.0
 # Who else uses an engine shows when their request ends, if not before: so long the growth is held back.
