@@ -151,7 +151,7 @@ class Account:
         self._running.append(self._ledger.began(self._rng.choice(ROUTES), Kind.STREAM))
         self._ends += 1
         self._drafts += 110
-        self._ledger._chunks += 110  # `stepped` is measured with the chunk
+        self._ledger.chunks += 110  # `stepped` is measured with the chunk
         if self._ends % (IN_FLIGHT // WINDOWS) == 0:
             self._read()
 
@@ -162,7 +162,16 @@ class Account:
     def _read(self) -> None:
         counted = Speculation(self._drafts, self._drafts, 3 * self._drafts, (self._drafts, 0, 0))
         at = self._ends / (IN_FLIGHT / WINDOWS)
-        self._ledger.read(Reading(at, IN_FLIGHT, IN_FLIGHT, finished=self._ends, speculation={"0": counted}))
+        self._ledger.read(
+            Reading(
+                at,
+                IN_FLIGHT,
+                IN_FLIGHT,
+                finished=self._ends,
+                chunks=self._ledger.chunks,
+                speculation={"0": counted},
+            )
+        )
 
 
 def main() -> None:

@@ -110,16 +110,16 @@ class _Chunks:
 
     Attributes:
         since: when it began.
-        under_way: requests that may have had a step between the two counts then.
+        chunks: that had come by then.
+        apart: by how many steps the counts may have been apart then.
         routes: whose streams there were.
-        chunks: of them, but the first of each.
         drafts: what the engine's counter grew by.
     """
 
     since: float = 0.0
-    under_way: int = 0
-    routes: set[str] = field(default_factory=set)
     chunks: int = 0
+    apart: int = 0
+    routes: set[str] = field(default_factory=set)
     drafts: float = 0.0
 
 
@@ -161,6 +161,7 @@ class Ledger:
             not been seen to speculate.
         recent: the last minutes of it.
         merges: its streams' chunks are not its steps, as far as known.
+        chunks: of its streams, but the first of each.
     """
 
     def __init__(self, book: Callable[[str, Sample], None]) -> None:
@@ -168,12 +169,12 @@ class Ledger:
         self.sums: Speculation | None = None
         self.recent = Recent()
         self.merges = False
+        self.chunks = 0
         self._book = book
         self._tells: bool | None = None
         self._closed = False
         self._last: Reading | None = None
         self._complete = 0
-        self._chunks = 0
         # What runs now, has run since the last reading, and has ended: an engine works on for a moment after
         # that, and writes its page a moment before it is read.
         self._running: Counter[Work] = Counter()
@@ -203,7 +204,7 @@ class Ledger:
         """Note a chunk of a stream; the first is the prompt's step, and has no drafts."""
         entry.steps += 1
         if entry.steps > 1:
-            self._chunks += 1
+            self.chunks += 1
 
     def finished(self, entry: Entry, sample: Sample | None, *, complete: bool) -> None:
         """Note that a request has ended.
@@ -264,20 +265,21 @@ class Ledger:
         if last is None or max(last.load - last.own, reading.load - reading.own) > 0:
             growth = None  # others use it too
             self._waiting.clear()
-        self._read_chunks(seen, growth, under_way=running.total() or ended.total(), at=reading.at)
+        # The engine counted at some moment of the reading, and a step of each request may have been on its way.
+        apart = max(0, self.chunks - reading.chunks) + (running.total() or ended.total())
+        self._read_chunks(seen, growth, apart, reading.at)
         self._read_alone(seen, growth, reading)
 
-    def _read_chunks(self, seen: set[Work], growth: Speculation | None, *, under_way: int, at: float) -> None:
+    def _read_chunks(self, seen: set[Work], growth: Speculation | None, apart: int, at: float) -> None:
         """Hold a stretch's chunks against its drafts, once there are enough; judge the estimates by that."""
-        chunks, self._chunks = self._chunks, 0
         stretch = self._stretch
         if growth is None or any(work.kind is not Kind.STREAM for work in seen):
-            self._stretch = _Chunks(at, under_way)
+            self._stretch = _Chunks(at, self.chunks, apart)
         else:
             stretch.routes |= {work.route for work in seen}
-            stretch.chunks += chunks
             stretch.drafts += growth.drafts
-            found = is_step_by_step(stretch.chunks, stretch.drafts, apart=stretch.under_way + under_way)
+            chunks = self.chunks - stretch.chunks
+            found = is_step_by_step(chunks, stretch.drafts, apart=stretch.apart + apart)
             if found:
                 self.merges = False
                 self._borne_out |= dict.fromkeys(stretch.routes, at)
@@ -285,7 +287,7 @@ class Ledger:
             elif found is not None:
                 self.merged()
             if found is False or at - stretch.since > _STRETCH_S:
-                self._stretch = _Chunks(at, under_way)
+                self._stretch = _Chunks(at, self.chunks, apart)
         for route in [route for route, since in self._borne_out.items() if at - since > _VERDICT_S]:
             del self._borne_out[route]
         self._settle(ended_by=at - _ESTIMATE_S)

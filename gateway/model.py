@@ -112,6 +112,7 @@ class Reading:
         awake: it is not in sleep mode.
         generation_tokens: tokens written since it started.
         finished: requests finished since then, anybody's.
+        chunks: of its streams, that had come when it was asked.
         speculation: what it has drafted since it started, by data-parallel rank; empty where it does not
             speculate.
         mismatch: how it differs from its pool's configuration; empty where it does not, or it is not known.
@@ -123,6 +124,7 @@ class Reading:
     awake: bool = True
     generation_tokens: float = 0.0
     finished: float = 0.0
+    chunks: int = 0
     speculation: Mapping[str, Speculation] = field(default_factory=dict)
     mismatch: str = ""
 

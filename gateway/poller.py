@@ -177,7 +177,7 @@ class Poller:
         end is taken off its load: a request of ours that came or went meanwhile must not pass for another's.
         """
         engine = watch.engine
-        asked = self._state.ours(engine.name)
+        asked, chunks = self._state.ours(engine.name), self._state.chunks(engine.name)
         try:
             seen = read_metrics(await self._client.page(engine, "/metrics", patience_s))
         except (GatewayError, ValueError) as error:
@@ -195,6 +195,7 @@ class Poller:
             awake=seen.awake,
             generation_tokens=seen.generation_tokens,
             finished=seen.finished,
+            chunks=chunks,
             speculation=seen.speculation,
             mismatch=mismatch(self._state.fleet.config, engine, seen, watch.version),
         )

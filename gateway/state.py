@@ -624,6 +624,11 @@ class State:
         slot = self._slots.get(name)
         return slot.own.total() if slot else 0
 
+    def chunks(self, name: str) -> int:
+        """Return how many chunks of an engine's streams have come, but the first of each."""
+        slot = self._slots.get(name)
+        return slot.ledger.chunks if slot else 0
+
     # --- the retry budget
 
     def begun(self) -> None:

@@ -804,6 +804,12 @@ class TestAcceptance:
         self.streamed(world, chunks=10)
         assert world.status("d0:80").merges
 
+    def test_it_tells_how_many_chunks_have_come(self) -> None:
+        world = World(engines=DEEP[:1])
+        self.streamed(world, chunks=7)
+        self.streamed(world, chunks=5)
+        assert (world.state.chunks("d0:80"), world.state.chunks("gone")) == (12, 0)
+
     def test_an_engine_that_leaves_keeps_nothing_back(self) -> None:
         world = World(engines=DEEP[:1])
         heard: list[str] = []

@@ -24,7 +24,7 @@ _TOKENS_PER_STEP_TOKEN = 10
 _TOLERANCE = 0.01
 # So many drafts are needed to tell, and so many for each step by which the two counts may be apart.
 _ENOUGH_DRAFTS = 8
-_DRAFTS_PER_STEP_APART = 50
+_DRAFTS_PER_STEP_APART = 40
 _NOTHING = Speculation(0.0, 0.0)
 # About how long /status looks back.
 _RECENT_S = 300.0
@@ -88,10 +88,10 @@ def are_merged(completion_tokens: int, steps: int, depth: int) -> bool:
 
 
 def is_step_by_step(chunks: int, drafts: float, *, apart: int) -> bool | None:
-    """Whether an engine's streams carried one step a chunk; None where there is too little to tell by.
+    """Whether an engine's streams carried one step a chunk; None where that cannot be told.
 
     Chunks are fewer where they carry several steps: vLLM's --stream-interval, an API server that lags behind,
-    a parser that holds back. They are more where steps have no drafts.
+    a parser that holds back. More of them than drafts tell nothing: they are ahead, or steps have no drafts.
 
     Args:
         chunks: of its streams, but the first of each.
@@ -100,7 +100,10 @@ def is_step_by_step(chunks: int, drafts: float, *, apart: int) -> bool | None:
     """
     if drafts < max(_ENOUGH_DRAFTS, _DRAFTS_PER_STEP_APART * apart):
         return None
-    return abs(chunks - drafts) <= apart + _TOLERANCE * drafts
+    allowed = apart + _TOLERANCE * drafts
+    if chunks > drafts + allowed:
+        return None
+    return chunks >= drafts - allowed
 
 
 def total(first: Speculation | None, second: Speculation) -> Speculation:
