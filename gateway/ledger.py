@@ -265,7 +265,7 @@ class Ledger:
         if last is None or max(last.load - last.own, reading.load - reading.own) > 0:
             growth = None  # others use it too
             self._waiting.clear()
-        # The engine counted at some moment of the reading, and a step of each request may have been on its way.
+        # The engine counted at some moment of the reading, and a step of each request may be on its way.
         apart = max(0, self.chunks - reading.chunks) + (running.total() or ended.total())
         self._read_chunks(seen, growth, apart, reading.at)
         self._read_alone(seen, growth, reading)
