@@ -780,7 +780,10 @@ class TestAcceptance:
 
         def read(at: int, drafts: int) -> None:
             counted = {"0": Speculation(drafts, drafts / 2, 3 * drafts, (drafts / 2, 0, 0))}
-            world.state.read("d0:80", Reading(at, load=0, own=0, finished=drafts // 50, speculation=counted))
+            chunks = world.state.chunks("d0:80")
+            world.state.read(
+                "d0:80", Reading(at, 0, 0, finished=drafts // 50, chunks=chunks, speculation=counted)
+            )
 
         read(101, 0)
         lease = self.streamed(world)
@@ -817,7 +820,10 @@ class TestAcceptance:
 
         def read(at: int, drafts: int) -> None:
             counted = {"0": Speculation(drafts, drafts, 3 * drafts, (drafts, 0, 0))}
-            world.state.read("d0:80", Reading(at, load=0, own=0, finished=drafts // 50, speculation=counted))
+            chunks = world.state.chunks("d0:80")
+            world.state.read(
+                "d0:80", Reading(at, 0, 0, finished=drafts // 50, chunks=chunks, speculation=counted)
+            )
 
         read(101, 0)
         self.streamed(world)

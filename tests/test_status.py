@@ -67,7 +67,7 @@ def test_acceptance_is_shown_by_route_and_pool_exact_and_estimated() -> None:
         now[0] = at
         done = len(answers)
         counted = rows[min(done, 1)]
-        state.read("d:80", Reading(at=at, load=0, own=0, finished=done, speculation={"0": counted}))
+        state.read("d:80", Reading(at, 0, 0, finished=done, chunks=50 * done, speculation={"0": counted}))
 
     def answered(told: Speculation | None) -> None:
         lease = state.take("text")
