@@ -286,7 +286,8 @@ class Ledger:
                 self._settle()
             elif found is not None:
                 self.merged()
-            if found is False or at - stretch.since > _STRETCH_S:
+            # Where the engine has come to rest, what follows is judged by itself.
+            if found is False or (found and not apart) or at - stretch.since > _STRETCH_S:
                 self._stretch = _Chunks(at, self.chunks, apart)
         for route in [route for route, since in self._borne_out.items() if at - since > _VERDICT_S]:
             del self._borne_out[route]

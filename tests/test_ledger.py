@@ -164,6 +164,15 @@ class TestStreams:
         world.read(3)
         assert len(world.booked) == 6
 
+    def test_a_burst_is_not_vouched_for_by_what_went_before_it(self, world: World) -> None:
+        for _ in range(20):
+            world.streamed("text")
+            world.read(3)
+        before = len(world.booked)
+        world.streamed("text", chunks=94)
+        world.read(3)
+        assert len(world.booked) == before == 20
+
     def test_more_chunks_than_drafts_bear_nothing_out(self, world: World) -> None:
         for _ in range(3):
             world.streamed("text", chunks=110)
