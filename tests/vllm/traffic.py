@@ -27,7 +27,6 @@ PROMPTS = {
     "table": "Table Recognition:",
 }
 ROUTES = tuple(PROMPTS)
-CLIENTS = 6
 # For so long the gateway may hold a figure back that the engine's counters have yet to bear out.
 HELD_BACK_S = 35
 # More readings of an engine than it takes to see that it has come to rest.
@@ -118,9 +117,9 @@ class Client:
         steps = sum(not getattr(getattr(choice, "delta", None), "role", None) for choice in choices)
         return Answer("".join(map(_said, choices)), steps)
 
-    def ask_all(self, asks: Iterable[tuple[str, Kind]]) -> list[Answer]:
+    def ask_all(self, asks: Iterable[tuple[str, Kind]], at_once: int = 6) -> list[Answer]:
         """Ask some at a time; return the answers in the order asked."""
-        with ThreadPoolExecutor(CLIENTS) as pool:
+        with ThreadPoolExecutor(at_once) as pool:
             return list(pool.map(lambda ask: self.ask(*ask), asks))
 
 
