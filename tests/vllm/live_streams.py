@@ -47,8 +47,8 @@ def front(tmp_path: Path, behind: Engine) -> Iterator[Gateway]:
 class Run:
     """What a run of streams gave; `lag` is the share of steps that the server did not send by themselves.
 
-    A server that lags behind merges chunks. The client sees that, too; then there may be no estimate, or one that
-    is off by as much.
+    A server that lags behind merges chunks. The client sees that, too; then there may be no estimate, or one
+    that is off by as much.
     """
 
     engine: Counts
