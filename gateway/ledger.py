@@ -129,13 +129,13 @@ class _Alone:
 
     Attributes:
         ahead: how many requests more than we the engine had ended when it began.
-        route: whose it is; None while nothing has run.
+        routes: whose it is, one at most.
         growth: what the counters grew by.
         uneven: readings in a row at which it was not as far ahead as that.
     """
 
     ahead: float = 0.0
-    route: str | None = None
+    routes: set[str] = field(default_factory=set)
     growth: Speculation | None = None
     uneven: int = 0
 
@@ -284,7 +284,7 @@ class Ledger:
                 self.merges = False
                 self._borne_out |= dict.fromkeys(stretch.routes, at)
                 self._settle()
-            elif found is not None:
+            elif found is False:
                 self.merged()
             # Where the engine has come to rest, what follows is judged by itself.
             if found is False or (found and not apart) or at - stretch.since > _STRETCH_S:
@@ -309,19 +309,19 @@ class Ledger:
         alone, ahead = self._alone, reading.finished - self._complete
         routes = {work.route for work in seen}
         counted = self._tells or any(work.estimable for work in seen)
-        if growth is None or counted or len(routes | ({alone.route} - {None})) > 1:
+        if growth is None or counted or len(alone.routes | routes) > 1:
             self._alone = _Alone(ahead)
         elif growth.drafts and not routes:
             self._suspect(ahead)
         else:
-            alone.route = alone.route or next(iter(routes), None)
+            alone.routes |= routes
             alone.growth = total(alone.growth, growth)
             alone.uneven = alone.uneven + 1 if ahead != alone.ahead else 0
             if alone.uneven >= _UNEVEN:
                 self._suspect(ahead)
             elif not alone.uneven:
-                if alone.route and alone.growth.drafts:
-                    self._waiting.append(_Waiting(reading.at, alone.route, alone.growth))
+                if alone.routes and alone.growth.drafts:
+                    self._waiting.append(_Waiting(reading.at, alone.routes.pop(), alone.growth))
                 self._alone = _Alone(ahead)
         if len(self._waiting) > _MAX_WAITING:
             self._waiting.popleft()

@@ -100,6 +100,12 @@ class Speculation:
         """The acceptance length, in tokens per step; None without a draft."""
         return 1 + self.accepted / self.drafts if self.drafts else None
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether no more was accepted than drafted, and no more drafted than the positions have room for."""
+        most = self.drafts * len(self.accepted_per_position)
+        return self.draft_tokens is None or self.accepted <= self.draft_tokens <= most
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:

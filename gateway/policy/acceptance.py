@@ -46,7 +46,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Speculation of one request, or with Source.ENGINE of one window, and where that is known from."""
+    """Speculation of one request, or with Source.ENGINE of some time, and where that is known from."""
 
     source: Source
     speculation: Speculation
@@ -77,7 +77,7 @@ def of_stream(completion_tokens: int, steps: int, depth: int) -> Speculation | N
     """
     drafts, tokens = steps - 1, completion_tokens - 1
     few = completion_tokens < _TOKENS_PER_STEP_TOKEN * (depth + 1)
-    if few or not depth or not 1 <= drafts <= tokens <= drafts * (depth + 1):
+    if few or not depth or not 1 <= drafts <= tokens or are_merged(completion_tokens, steps, depth):
         return None
     return Speculation(drafts, tokens - drafts)
 
@@ -128,15 +128,10 @@ def gain(before: Mapping[str, Speculation], after: Mapping[str, Speculation]) ->
     for rank, now in after.items():
         grown = difference(now, before[rank])
         counts = (grown.drafts, grown.accepted, grown.draft_tokens or 0, *grown.accepted_per_position)
-        if min(counts) < 0 or not _goes_together(grown):
+        if min(counts) < 0 or not grown.adds_up:
             return None
         sums = total(sums, grown)
     return sums
-
-
-def _goes_together(sums: Speculation) -> bool:
-    most = sums.drafts * len(sums.accepted_per_position)
-    return sums.draft_tokens is None or sums.accepted <= sums.draft_tokens <= most
 
 
 @dataclass(frozen=True, slots=True)

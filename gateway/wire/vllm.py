@@ -196,9 +196,8 @@ def read_speculation(raw: bytes) -> Speculation | None:
     accepted = sum(positions)
     if (drafts, accepted) != (told.num_spec_steps, told.num_accepted_draft_tokens):
         return None
-    if not accepted <= told.num_draft_tokens <= drafts * len(positions):
-        return None
-    return Speculation(drafts, accepted, told.num_draft_tokens, tuple(positions))
+    speculation = Speculation(drafts, accepted, told.num_draft_tokens, tuple(positions))
+    return speculation if speculation.adds_up else None
 
 
 def metrics_page(counts: EngineCounts, model: str, *, engine: str = "0") -> str:
