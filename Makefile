@@ -30,7 +30,7 @@ stack: $(VENV)/run.stamp  ## simulated engines, gateway, load, Prometheus, Grafa
 	$(BIN)/python -m deploy.stack $(ARGS)
 
 lock:  ## resolve the dependencies anew (needs uv)
-	for set in "requirements.lock --group build --extra embedded" "requirements-dev.lock --group build --extra embedded --group dev -c requirements.lock"; do \
+	for set in "requirements.lock --group build --extra embedded --extra sweep" "requirements-dev.lock --group build --extra embedded --extra sweep --group dev -c requirements.lock"; do \
 	  uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes \
 	    --no-emit-index-url --no-emit-find-links --no-header --quiet -o $$set || exit 1; done
 

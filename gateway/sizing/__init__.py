@@ -1,0 +1,1 @@
+"""Which fleet serves a load best: from profiles and a history of load."""

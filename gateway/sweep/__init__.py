@@ -1,0 +1,1 @@
+"""Measures engines' crossovers: load, windows, curves, what follows from them, and the report."""
