@@ -15,6 +15,7 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.fleet import Fleet, sort_rules
 from gateway.model import SortFacts
 from gateway.policy import sorting
+from gateway.sweep.options import arguments as sweep_arguments
 from gateway.vision import look
 from gateway.wire import images
 
@@ -133,6 +134,12 @@ def _simulated_engine(options: argparse.Namespace) -> int:
     return 0
 
 
+def _sweep(options: argparse.Namespace) -> int:
+    from gateway.sweep.command import run  # aiohttp, numpy: only where they are asked for
+
+    return run(options)
+
+
 def _positive(text: str) -> float:
     if not 0 < (value := float(text)) < float("inf"):
         raise ValueError
@@ -210,6 +217,12 @@ def _parser() -> argparse.ArgumentParser:
         "--per-request-spec-decode-metrics", choices=("none", "summary"), default="summary", help="as vLLM's"
     )
     simulated.set_defaults(command=_simulated_engine)
+
+    sweep = commands.add_parser(
+        "sweep", help="measure engines; get crossovers, a report and the configuration"
+    )
+    sweep_arguments(sweep)
+    sweep.set_defaults(command=_sweep)
     return parser
 
 
