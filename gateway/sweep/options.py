@@ -47,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=_rates,
         default=(),
         metavar="R,...",
-        help="requests a second on one engine, sent at random moments: an open loop, measured beside the grid",
+        help="requests a second on one engine, sent at random moments: an open loop, beside the grid",
     )
     what.add_argument(
         "--quick", action="store_true", help="look for crossovers by bisection instead of the whole grid"
