@@ -51,6 +51,17 @@ _SAMPLE = re.compile(
     rb"|spec_decode_num_draft_tokens_total|spec_decode_num_accepted_tokens_total"
     rb"|spec_decode_num_accepted_tokens_per_pos_total)(?:\{([^\n]*)\})?[ \t]+([^\s]+)"
 )
+# What a sweep wants besides: counters are summed over ranks, of a share the highest counts.
+_MORE = re.compile(
+    rb"\nvllm:(num_preemptions_total|kv_cache_usage_perc|prefix_cache_(?:hits|queries)_total"
+    rb"|time_to_first_token_seconds_count|inter_token_latency_seconds_(?:count|sum))"
+    rb"(?:\{[^\n]*\})?[ \t]+([^\s]+)"
+)
+_SIMULATED = re.compile(
+    rb"# simulated engine, fit ([^\n]*)\n"
+    rb"(?:.*\nsimulated:clock_seconds ([^\s]+)\n.*\nsimulated:time_scale ([^\s]+)\n)?",
+    re.DOTALL,
+)
 _POSITION = re.compile(rb'(?:^|,)position="(\d{1,9})"')
 _RANK = re.compile(rb'(?:^|,)engine="(\d{1,9})"')
 _AWAKE = re.compile(rb'(?:^|,)sleep_state="awake"')
@@ -141,6 +152,51 @@ class EngineReading:
     speculation: Mapping[str, Speculation] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What a simulated engine's metrics page says of the simulation.
+
+    Attributes:
+        fit: what is simulated.
+        clock_s: seconds its clock has run, while it had nothing to do, too. It stands still while the machine
+            is late, and while the engine is paused.
+        time_scale: seconds of its clock in a real one, where the machine is not late.
+    """
+
+    fit: str
+    clock_s: float
+    time_scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWork:
+    """All that a measurement reads off an engine's metrics page, summed over its data-parallel ranks.
+
+    Counters count from the engine's start; what the page does not tell is None.
+
+    Attributes:
+        reading: what the gateway reads, too.
+        preemptions: requests put back for want of memory.
+        kv_usage: share of the KV cache in use, 0 to 1; of the fullest rank.
+        cache_hits, cache_queries: prompt tokens found in the prefix cache, and looked up there.
+        first_tokens: first tokens written, one an answer.
+        steps: outputs after the first. vLLM counts one for each request and step, however many tokens it
+            brought, so with speculation these are verifications.
+        steps_s: real seconds from each of these outputs to the one before it, in all.
+        simulated: None of a real engine.
+    """
+
+    reading: EngineReading
+    preemptions: float | None = None
+    kv_usage: float | None = None
+    cache_hits: float | None = None
+    cache_queries: float | None = None
+    first_tokens: float | None = None
+    steps: float | None = None
+    steps_s: float | None = None
+    simulated: Simulated | None = None
+
+
 def read_metrics(page: bytes) -> EngineReading:
     """Read an engine's GET /metrics page; series that are not needed are passed over.
 
@@ -178,6 +234,29 @@ def read_metrics(page: bytes) -> EngineReading:
     )
 
 
+def read_work(page: bytes) -> EngineWork:
+    """Read an engine's GET /metrics page for a measurement; `read_metrics` is for what is read all the time.
+
+    Raises:
+        ValueError: as `read_metrics`; or a simulated engine that does not tell its clock.
+    """
+    found: dict[bytes, list[float]] = {}
+    for name, value in _MORE.findall(b"\n" + page):
+        found.setdefault(name, []).append(_finite(value))
+    sums = {name: sum(values) for name, values in found.items()}
+    return EngineWork(
+        reading=read_metrics(page),
+        preemptions=sums.get(b"num_preemptions_total"),
+        kv_usage=max(found.get(b"kv_cache_usage_perc", ()), default=None),
+        cache_hits=sums.get(b"prefix_cache_hits_total"),
+        cache_queries=sums.get(b"prefix_cache_queries_total"),
+        first_tokens=sums.get(b"time_to_first_token_seconds_count"),
+        steps=sums.get(b"inter_token_latency_seconds_count"),
+        steps_s=sums.get(b"inter_token_latency_seconds_sum"),
+        simulated=_simulated(page),
+    )
+
+
 def read_speculation(raw: bytes) -> Speculation | None:
     """Read an answer's `metrics` member (vLLM's --per-request-spec-decode-metrics).
 
@@ -200,9 +279,15 @@ def read_speculation(raw: bytes) -> Speculation | None:
     return speculation if speculation.adds_up else None
 
 
-def metrics_page(counts: EngineCounts, model: str, *, engine: str = "0") -> str:
-    """Write an engine's GET /metrics page (Prometheus text format 0.0.4) with vLLM's names and labels."""
-    return "\n".join(_metrics_lines(counts, f'engine="{engine}",model_name="{_escaped(model)}"')) + "\n"
+def metrics_page(
+    counts: EngineCounts, model: str, *, engine: str = "0", simulated: Simulated | None = None
+) -> str:
+    """Write an engine's GET /metrics page (Prometheus text format 0.0.4) with vLLM's names and labels.
+
+    A simulated engine's says so in its first line, and has two series of its own.
+    """
+    lines = _metrics_lines(counts, f'engine="{engine}",model_name="{_escaped(model)}"')
+    return "\n".join([*_simulated_lines(simulated), *lines]) + "\n"
 
 
 def speculative_object(histogram: Sequence[int], draft_tokens: int) -> dict[str, object]:
@@ -236,6 +321,23 @@ def error_body(status: int, message: str, param: str | None = None) -> bytes:
     return msgspec.json.encode({"error": error})
 
 
+def _finite(text: bytes) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"a value of vLLM's metrics page is {value}")
+    return value
+
+
+def _simulated(page: bytes) -> Simulated | None:
+    found = _SIMULATED.match(page)
+    if found is None:
+        return None
+    fit, clock_s, scale = found.groups()
+    if clock_s is None:
+        raise ValueError("a simulated engine of another version: its vLLM metrics do not tell its clock")
+    return Simulated(fit.decode("utf-8", "replace"), _finite(clock_s), _finite(scale))
+
+
 def _position(labels: bytes) -> int:
     found = _POSITION.search(labels)
     if found is None or int(found[1]) >= _MAX_POSITIONS:
@@ -262,6 +364,19 @@ def _speculation(counts: Mapping[bytes, float], positions: Mapping[int, float]) 
     )
     by_position = tuple(positions.get(position, 0.0) for position in range(max(positions, default=-1) + 1))
     return Speculation(drafts, accepted, draft_tokens, by_position)
+
+
+def _simulated_lines(simulated: Simulated | None) -> Iterator[str]:
+    if simulated is None:
+        return
+    yield f"# simulated engine, fit {simulated.fit}"
+    for name, text, value in (
+        ("clock_seconds", "Seconds that the simulated engine's clock has run.", simulated.clock_s),
+        ("time_scale", "Seconds of the simulated engine's clock in a real one.", simulated.time_scale),
+    ):
+        yield f"# HELP simulated:{name} {text}"
+        yield f"# TYPE simulated:{name} gauge"
+        yield f"simulated:{name} {float(value)}"
 
 
 def _metrics_lines(counts: EngineCounts, labels: str) -> Iterator[str]:

@@ -15,11 +15,14 @@ from gateway.wire.vllm import (
     FINISH_REASONS,
     EngineCounts,
     EngineReading,
+    EngineWork,
     Histogram,
+    Simulated,
     error_body,
     metrics_page,
     read_metrics,
     read_speculation,
+    read_work,
     speculative_object,
 )
 
@@ -234,6 +237,98 @@ def test_the_writers_series_are_vllms(engine: str) -> None:
     assert {(name, bound) for name, bound in recorded_bounds if f"vllm:{name}_bucket" in page} == set(
         bounds.findall(page)
     )
+
+
+@pytest.mark.parametrize(("engine", "steps"), [("mtp0", 1110), ("mtp3", 413)])
+def test_a_recorded_pages_work_is_read(engine: str, steps: int) -> None:
+    if not CAPTURES.exists():
+        pytest.skip("needs the recorded pages")
+    page = (CAPTURES / engine / "metrics_after_single.txt").read_bytes()
+    work = read_work(page)
+    assert work.reading == read_metrics(page)
+    assert (work.preemptions, work.kv_usage) == (0, 0)
+    assert (work.cache_hits, work.cache_queries) == (0, work.reading.prompt_tokens)
+    assert (work.first_tokens, work.steps) == (work.reading.finished, steps)
+    assert work.steps_s is not None
+    assert work.steps_s > 0
+    assert work.simulated is None
+    told = work.reading.speculation
+    # Each step of one request at a time is a draft, but for the few whose drafts would not fit.
+    assert not told or told["0"].drafts == pytest.approx(steps, rel=0.01)
+
+
+def test_work_is_summed_over_ranks_and_the_fullest_cache_counts() -> None:
+    inter_token = Histogram("inter_token_latency_seconds")
+    inter_token.observe(0.5, times=4)
+    first_token = Histogram("time_to_first_token_seconds")
+    first_token.observe(2)
+    pages = [
+        metrics_page(
+            EngineCounts(running=1, kv_usage=usage, latencies=(first_token, inter_token)), "m", engine=rank
+        )
+        + f'vllm:num_preemptions_total{{engine="{rank}"}} 3.0\n'
+        f'vllm:prefix_cache_hits_total{{engine="{rank}"}} 5.0\n'
+        f'vllm:prefix_cache_queries_total{{engine="{rank}"}} 7.0\n'
+        f'vllm:external_prefix_cache_queries_total{{engine="{rank}"}} 11.0\n'
+        for rank, usage in (("0", 0.25), ("1", 0.75))
+    ]
+    page = "".join(pages).encode()
+    assert read_work(page) == EngineWork(
+        read_metrics(page),
+        preemptions=6,
+        kv_usage=0.75,
+        cache_hits=10,
+        cache_queries=14,
+        first_tokens=2,
+        steps=8,
+        steps_s=4,
+    )
+
+
+def test_work_that_is_not_told_is_not_known() -> None:
+    assert read_work(PAGE) == EngineWork(read_metrics(PAGE))
+
+
+@given(
+    st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"])),
+    st.floats(0, 1e9),
+    st.floats(1e-6, 1e6),
+)
+def test_a_simulated_engines_page_tells_its_clock(fit: str, clock_s: float, scale: float) -> None:
+    simulated = Simulated(fit, clock_s, scale)
+    page = metrics_page(EngineCounts(running=2), "m", simulated=simulated)
+    assert page.startswith("# simulated engine, fit ")
+    assert read_work(page.encode()).simulated == simulated
+    assert read_metrics(page.encode()).running == 2
+
+
+def test_a_simulated_engines_page_is_prometheus_own() -> None:
+    page = metrics_page(EngineCounts(), "m", simulated=Simulated("h100-9b", 12.5, 10))
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    for name, value in (("simulated:clock_seconds", 12.5), ("simulated:time_scale", 10)):
+        assert families[name].type == "gauge"
+        assert [sample.value for sample in families[name].samples] == [value]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"",
+        b"# simulated engine, fit h100-9b\n" + PAGE,
+        PAGE + b"vllm:num_preemptions_total NaN\n",
+        metrics_page(EngineCounts(), "m", simulated=Simulated("x", float("inf"), 1)).encode(),
+    ],
+)
+def test_no_work_is_read_off_another_page(page: bytes) -> None:
+    with pytest.raises(ValueError, match=r"vLLM"):
+        read_work(page)
+
+
+@given(st.binary(max_size=200))
+def test_no_page_breaks_the_reader_of_work(page: bytes) -> None:
+    for data in (page, PAGE + page, b"# simulated engine, fit " + page + PAGE):
+        with contextlib.suppress(ValueError):
+            assert isinstance(read_work(data), EngineWork)
 
 
 def test_an_answers_speculation_is_as_vllm_tells_it() -> None:

@@ -106,6 +106,17 @@ class Runner:
     def slowness(self, factor: float) -> None:
         self._clock.slowness = factor
 
+    @property
+    def clock_s(self) -> float:
+        """Virtual seconds since the first call of anything here.
+
+        A step that should have ended and has not holds it up, so that it never runs back and what was written
+        by then is counted.
+        """
+        end = self._clock.next_at()
+        now = max(self._now(), self._last_end)
+        return now if end is None else min(now, end)
+
     def submit(self, request: SimulatedRequest) -> Job:
         """Take a request in."""
         length = self._clock.draw_length(request.route)

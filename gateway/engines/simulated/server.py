@@ -33,7 +33,7 @@ from gateway.engines.simulated.requests import parse
 from gateway.engines.simulated.runner import Runner
 from gateway.errors import GatewayError, Unavailable
 from gateway.policy.sorting import SortRules
-from gateway.wire.vllm import error_body, metrics_page, speculative_object
+from gateway.wire.vllm import Simulated, error_body, metrics_page, speculative_object
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -81,6 +81,7 @@ class SimulatedEngine:
         self._fit = fit
         self._runner = Runner(fit, depth, schedule=schedule, time_scale=time_scale, seed=seed)
         self._model = model
+        self._time_scale = time_scale
         self._speculative = depth > 0
         self._per_request = per_request and depth > 0
         self._rules = SortRules(
@@ -145,7 +146,8 @@ class SimulatedEngine:
 
     async def _metrics(self, _: Request) -> Response:
         counts = self._runner.counts(awake=self._fault.kind != "sleep")
-        page = f"# simulated engine, fit {self._fit.name}\n{metrics_page(counts, self._model)}"
+        simulated = Simulated(self._fit.name, self._runner.clock_s, self._time_scale)
+        page = metrics_page(counts, self._model, simulated=simulated)
         return Response(page, media_type="text/plain; version=0.0.4")
 
     async def _faults(self, request: Request) -> Response:

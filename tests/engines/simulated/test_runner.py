@@ -124,6 +124,32 @@ async def test_a_paused_engine_delivers_nothing_until_it_goes_on() -> None:
         runner.resume()
 
 
+async def test_the_clock_says_when_what_is_written_was_written() -> None:
+    async with running(time_scale=1e9) as runner:
+        job = runner.submit(request(200, ignore_eos=True))
+        seen = [runner.clock_s]
+        while job.finish_reason is None:
+            await job.more()
+            seen.append(runner.clock_s)
+        (_, _, whole) = runner.counts(awake=True).latencies
+        # The machine is much too slow for this scale, and the clock waits for it.
+        assert seen == sorted(seen)
+        assert seen[-2] - seen[0] <= whole.total * 1e9
+
+
+async def test_the_clock_runs_on_while_there_is_nothing_to_do_and_stands_while_paused() -> None:
+    async with running() as runner:
+        before = runner.clock_s
+        await asyncio.sleep(0.01)
+        runner.pause()
+        paused = runner.clock_s
+        await asyncio.sleep(0.01)
+        assert before < runner.clock_s == paused
+        runner.resume()
+        await asyncio.sleep(0.01)
+        assert runner.clock_s > paused
+
+
 async def test_it_works_on_after_having_been_idle() -> None:
     async with running() as runner:
         for _ in range(3):

@@ -19,7 +19,7 @@ import pytest
 from gateway.engines.simulated import server
 from gateway.engines.simulated.model import Fit
 from gateway.engines.simulated.server import GARBAGE, SimulatedEngine
-from gateway.wire.vllm import EngineReading, read_metrics, read_speculation
+from gateway.wire.vllm import EngineReading, read_metrics, read_speculation, read_work
 from tests.support import chat, served
 
 if TYPE_CHECKING:
@@ -256,6 +256,19 @@ async def test_it_is_slow() -> None:
             page = (await client.get("/metrics")).text
             latencies.append(float(page.partition("\nvllm:e2e_request_latency_seconds_sum")[2].split()[1]))
         assert 5 < latencies[1] / latencies[0] < 20
+
+
+async def test_its_metrics_tell_its_own_time() -> None:
+    async with engine(time_scale=500) as client:
+        before = read_work((await client.get("/metrics")).content)
+        await client.post(CHAT, json=chat("Table Recognition:", max_tokens=50, ignore_eos=True))
+        after = read_work((await client.get("/metrics")).content)
+        assert before.simulated is not None
+        assert after.simulated is not None
+        assert (after.simulated.fit, after.simulated.time_scale) == ("h100-9b", 500)
+        assert after.steps_s is not None
+        # In between the clock also ran while nothing was to do.
+        assert after.simulated.clock_s - before.simulated.clock_s >= after.steps_s * 500
 
 
 async def test_counters_are_reset_as_by_a_restart() -> None:
