@@ -149,7 +149,7 @@ def _fresh() -> str:
 class Bodies:
     """Makes chat requests, every one with an image that is new to the engine although images repeat.
 
-    The image part carries a fresh `uuid` and the request a fresh `cache_salt`. vLLM knows an image by its uuid,
+    The image part has a fresh `uuid` and the request a fresh `cache_salt`. vLLM knows an image by its uuid,
     in place of a hash of its content, in the processor's, the encoder's and the prefix cache, and the salt is
     part of a prefix's first block (sources of vLLM 0.32.0: renderers/chat_utils.py,
     multimodal/processing/inputs.py, v1/core/kv_cache_utils.py). So nothing is answered from a cache, as with
