@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway import __version__, app, logs
-from gateway.config import load, not_in_effect, require_safe
+from gateway import __version__, app, engine_args, logs
+from gateway.config import load, require_safe
 from gateway.errors import ConfigError, GatewayError
 from gateway.fleet import Fleet, sort_rules
 from gateway.model import SortFacts
@@ -44,8 +44,6 @@ def _serve(options: argparse.Namespace) -> int:
     config = load(options.config)
     require_safe(config, options.config)
     app.require_embedded(config)
-    for key in not_in_effect(config):
-        print(f"note: {options.config}: {key} has no effect in this version", file=sys.stderr)
     print(
         f"note: no API keys are configured: whoever reaches {options.host}:{options.port} may use it",
         file=sys.stderr,
@@ -56,8 +54,6 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     config = load(options.config)
-    for key in not_in_effect(config):
-        print(f"note: {options.config}: {key} has no effect in this version")
     for note in Fleet.of(config).notes:
         print(f"note: {options.config}: {note}")
     require_safe(config, options.config)
@@ -94,6 +90,20 @@ def _sort(options: argparse.Namespace) -> int:
         }
         print(json.dumps(row) if options.json else _SORT_ROW.format(**row))
     return int(failed)
+
+
+def _engine_args(options: argparse.Namespace) -> int:
+    config = load(options.config)
+    if options.pool not in (None, *config.pools):
+        raise ConfigError(
+            [f"{options.config}: unknown pool {options.pool!r}; there are: {', '.join(config.pools)}"]
+        )
+    pools = [options.pool] if options.pool else list(config.pools)
+    if options.json:
+        print(json.dumps({pool: engine_args.arguments(config, pool) for pool in pools}, indent=2))
+    else:
+        print("\n\n".join(engine_args.command(config, pool) for pool in pools))
+    return 0
 
 
 def _embedded_engine(options: argparse.Namespace) -> int:
@@ -186,6 +196,14 @@ def _parser() -> argparse.ArgumentParser:
     sort.add_argument("--json", action="store_true", help="one JSON object a line")
     sort.add_argument("--config", **config)
     sort.set_defaults(command=_sort)
+
+    arguments = commands.add_parser("engine-args", help="print the `vllm serve` command line of each pool")
+    arguments.add_argument("--config", **config)
+    arguments.add_argument("--pool", metavar="NAME", help="of this pool only")
+    arguments.add_argument(
+        "--json", action="store_true", help="{pool: what follows `vllm serve`}, for one engine of each"
+    )
+    arguments.set_defaults(command=_engine_args)
 
     embedded = commands.add_parser("embedded-engine", help="run the CPU OCR engine by itself")
     embedded.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")

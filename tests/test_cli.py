@@ -36,14 +36,6 @@ def test_check_prints_every_error_and_fails(tmp_path: Path, capsys: pytest.Captu
     assert f"{path}:16: sorting.defualt: unknown key - did you mean 'default'?" in capsys.readouterr().err
 
 
-def test_check_notes_what_is_accepted_without_effect(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = changed(tmp_path, "\npools:\n  cpu", "\nmodel_path: zai-org/GLM-OCR\npools:\n  cpu")
-    assert cli.main(["check", "--config", str(path)]) == 0
-    assert "model_path has no effect" in capsys.readouterr().out
-
-
 def test_check_notes_a_profile_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = changed(tmp_path, "table: {}", "table: {profile: table.json}")
     profile = {"route": "table", "pools": {"cpu": [[1, 30]]}, "meta": {"model": "another"}}
@@ -83,6 +75,28 @@ def test_check_fails_on_what_serve_would_refuse(tmp_path: Path, capsys: pytest.C
     path = changed(tmp_path, "\nsorting:\n  default: text", "\nserver: {admin_port: 9}")
     assert cli.main(["check", "--config", str(path)]) == 1
     assert "server.admin_port: not supported by this version" in capsys.readouterr().err
+
+
+def test_engine_args_prints_every_pools_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, "  cpu:", "  gpu:\n    engines: ['http://one:8000']\n  cpu:")
+    assert cli.main(["engine-args", "--config", str(path)]) == 0
+    both = capsys.readouterr().out
+    assert both.count("vllm serve glm-ocr") == 1
+    assert cli.main(["engine-args", "--config", str(path), "--pool", "gpu"]) == 0
+    gpu = capsys.readouterr().out
+    assert both.startswith(gpu.rstrip("\n"))
+    assert "# Pool cpu, depth 0: embedded" in both.removeprefix(gpu)
+    assert cli.main(["engine-args", "--config", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["cpu"] == []
+    assert told["gpu"][:3] == ["glm-ocr", "--served-model-name", "glm-ocr"]
+
+
+def test_engine_args_of_an_unknown_pool_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["engine-args", "--config", CONFIG, "--pool", "mtp3"]) == 1
+    assert "unknown pool 'mtp3'; there are: cpu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])

@@ -1,6 +1,6 @@
 """routes.yaml: its schema, and validation that says where and what is wrong."""
 
-from gateway.config.checks import load, not_in_effect, parse, require_safe
+from gateway.config.checks import load, parse, require_safe
 from gateway.config.schema import EMBEDDED, Config, Pool, Profile, Queue, Route, Timeouts
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "Route",
     "Timeouts",
     "load",
-    "not_in_effect",
     "parse",
     "require_safe",
 ]

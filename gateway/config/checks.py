@@ -29,9 +29,7 @@ _PLAIN_WORDS = {
 }
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
-# Settings that this version accepts and does not apply yet.
-_NOT_IN_EFFECT = ("model_path",)
-# The same where serving without the setting would be unsafe: `serve` refuses to start.
+# Settings that this version does not apply yet, and that it would be unsafe to serve without.
 _NOT_SAFE_YET = ("auth.keys_file", "auth.limits", "server.admin_port")
 
 
@@ -67,11 +65,6 @@ def parse(text: str, file: str, folder: Path, environment: Mapping[str, str]) ->
         raise ConfigError(document.problems)
     default = config.sorting.default or next(iter(config.routes))
     return config.model_copy(update={"sorting": config.sorting.model_copy(update={"default": default})})
-
-
-def not_in_effect(config: Config) -> list[str]:
-    """Return the settings the file makes that this version accepts without applying them."""
-    return sorted(key for key in _settings(config) if _listed(key, _NOT_IN_EFFECT))
 
 
 def require_safe(config: Config, path: Path) -> None:
