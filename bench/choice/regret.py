@@ -54,29 +54,53 @@ def fleet_of(name: str, fit: str) -> Fleet:
     return Fleet(name, pools[name])
 
 
+class Trial:
+    """The same clients on the same engines under one rule after another.
+
+    Attributes:
+        split: the best fixed split, by the model.
+        best: what it gives.
+    """
+
+    def __init__(self, fit: str, fleet: Fleet, clients: Mapping[str, int], *, quick: bool = False) -> None:
+        """Find the best fixed split and measure it.
+
+        Args:
+            fit: the engines'.
+            fleet: the engines.
+            clients: by route.
+            quick: half as long, and of the model's best splits only the first is tried.
+        """
+        self._fit, self._fleet, self._clients = fit, fleet, clients
+        total = sum(clients.values())
+        found = splits.best(fit, fleet, clients, keep=1 if quick else 2)
+        expected = splits.rate(fit, list(fleet.engines.values()), found[0])
+        # The slowest route sets the time: in a mix its answers take longer than the mean tells.
+        tokens = max(fit_of(fit).routes[route].output_tokens for route, count in clients.items() if count)
+        self._unit = tokens * total / expected
+        least = _FEW_MIN_S if total <= _FEW else _MIN_S
+        self._window = max(least, _LATENCIES * self._unit) / (2 if quick else 1)
+        self.split = found[0]
+        self.best = max((self.pinned(split) for split in found), key=lambda result: result.rate)
+
+    def go(self, chooser_of: Callable[[World], Chooser]) -> Result:
+        """Measure a rule."""
+        world = World(fit_of(self._fit), self._fleet, seed=sum(self._clients.values()))
+        chooser = chooser_of(world)
+        world.clients(lambda _: chooser, self._clients)
+        return measure(world, self._unit, self._unit + self._window)
+
+    def pinned(self, split: splits.Split) -> Result:
+        """Measure a fixed split."""
+        return self.go(lambda _: choosers.Pinned(splits.named(self._fleet, split)))
+
+
 def run(cell: Cell, sweep: Sweep, quick: bool = False) -> dict[str, object]:
     """Measure one cell: tokens per second and mean latency of every rule, over the best fixed split's."""
     fleet = fleet_of(cell.fleet, cell.fit)
-    clients = cell.by_route()
     seeds = SEEDS[:1] if quick else SEEDS
-    found = splits.best(cell.fit, fleet, clients, keep=1 if quick else 2)
-    expected = splits.rate(cell.fit, list(fleet.engines.values()), found[0])
-    # The slowest route sets the time: in a mix its answers take longer than the mean tells.
-    tokens = max(fit_of(cell.fit).routes[route].output_tokens for route, count in clients.items() if count)
-    unit = tokens * cell.clients / expected
-    least = _FEW_MIN_S if cell.clients <= _FEW else _MIN_S
-    window = max(least, _LATENCIES * unit) / (2 if quick else 1)
-
-    def go(chooser_of: Callable[[World], Chooser]) -> Result:
-        world = World(fit_of(cell.fit), fleet, seed=cell.clients)
-        chooser = chooser_of(world)
-        world.clients(lambda _: chooser, clients)
-        return measure(world, unit, unit + window)
-
-    def pinned(split: splits.Split) -> Result:
-        return go(lambda _: choosers.Pinned(splits.named(fleet, split)))
-
-    best = max((pinned(split) for split in found), key=lambda result: result.rate)
+    trial = Trial(cell.fit, fleet, cell.by_route(), quick=quick)
+    go, best = trial.go, trial.best
     curves = {route: {pool.name: sweep.curve(route, pool) for pool in fleet.pools} for route in ROUTES}
     schedules = {route: sweep.schedule(route, fleet.pools, SEEDS[0]) for route in ROUTES}
     profiled = [go(_by_profiles(fleet, sweep, seed)) for seed in seeds]
@@ -89,10 +113,14 @@ def run(cell: Cell, sweep: Sweep, quick: bool = False) -> dict[str, object]:
         "round robin": go(choosers.round_robin),
     }
     if allowed:
-        rules["best by schedule"] = pinned(allowed)
+        rules["best by schedule"] = trial.pinned(allowed)
     return {
         **cell._asdict(),
-        "best": {"rate": round(best.rate, 1), "latency": round(best.latency, 3), "split": _shown(found[0])},
+        "best": {
+            "rate": round(best.rate, 1),
+            "latency": round(best.latency, 3),
+            "split": _shown(trial.split),
+        },
         "ours": [_ratios(result, best) for result in profiled],
         **{name: _ratios(result, best) for name, result in rules.items()},
     }
