@@ -10,7 +10,7 @@ LOADS = (1, 10, 24, 32, 40, 64, 80, 128, 256)
 WINDOW_S = 120.0
 MAX_WARMUP_S = 300.0
 MAX_TOKENS = 4096
-REPEATS_MAX = 3
+REPEATS_MAX = 8
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,11 +121,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     instead.add_argument(
         "--from-vllm-bench",
-        type=Path,
         nargs="+",
         default=[],
-        metavar="FILE",
-        help="measure nothing: read the JSON files of `vllm bench serve`",
+        metavar="[ROUTE:POOL=]FILE",
+        help="measure nothing: read files of `vllm bench serve`; its --metadata may tell route and pool",
     )
     into = result.add_mutually_exclusive_group()
     into.add_argument(

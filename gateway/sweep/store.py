@@ -153,4 +153,4 @@ def _read(path: Path) -> Results | None:
             windows.append(line.window)
     if windows and setting is None:
         raise ConfigError([f"{path}:1: the sweep's setting is missing"])
-    return setting and Results(setting, tuple(windows))
+    return Results(setting, tuple(windows)) if setting else None
