@@ -1,0 +1,140 @@
+"""A sweep's findings in routes.yaml: schedules and profiles at their places, every other byte as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.config import parse
+from gateway.errors import ConfigError
+from gateway.sweep.profiles import profiles
+from gateway.sweep.splice import RouteChange, updated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.sweep.model import Findings, Results
+
+FOLDER = "profiles"
+
+
+def changes(results: Results, findings: Findings) -> dict[str, RouteChange]:
+    """Return what the findings change, by route; routes without a recommendation are left alone."""
+    written = profiles(results)
+    return {
+        route: RouteChange(
+            tuple((found.first, found.last, found.depth) for found in of.schedule),
+            f"{FOLDER}/{route}.json" if route in written else None,
+        )
+        for route, of in findings.routes.items()
+        if of.schedule
+    }
+
+
+def apply(
+    path: Path, results: Results, findings: Findings, environment: Mapping[str, str] = os.environ
+) -> list[str]:
+    """Write a sweep's profiles into `profiles/` beside a routes.yaml, and both into that file.
+
+    Each file is replaced at once, the profiles first: a gateway that watches them never reads a half.
+
+    Returns:
+        What was done, a line each.
+
+    Raises:
+        ConfigError: the file cannot be changed safely, or would not be valid; nothing has been written then.
+    """
+    old, new, files = _planned(path, results, findings, environment)
+    done = []
+    for name, content in files.items():
+        target = path.parent / name
+        if not _holds(target, content):
+            _replace(target, content)
+            done.append(f"wrote {target}")
+    if new != old:
+        _replace(path, new.encode())
+        done.append(f"updated {path}")
+    return done or [f"{path} and its profiles are up to date"]
+
+
+def preview(
+    path: Path, results: Results, findings: Findings, environment: Mapping[str, str] = os.environ
+) -> str:
+    """Return what `apply` would change in a routes.yaml, as a unified diff; empty where nothing.
+
+    Raises:
+        ConfigError: as `apply` does.
+    """
+    old, new, _ = _planned(path, results, findings, environment)
+    return diff(old, new, str(path))
+
+
+def diff(old: str, new: str, file: str) -> str:
+    """Return a unified diff of two texts of a file; empty where they are the same."""
+    before, after = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new))
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        for line in difflib.unified_diff(before, after, file, file)
+    )
+
+
+def _planned(
+    path: Path, results: Results, findings: Findings, environment: Mapping[str, str]
+) -> tuple[str, str, dict[str, bytes]]:
+    """The file's text as it is and as it will be, and the profiles by path, after all checks."""
+    try:
+        old = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
+    wanted = changes(results, findings)
+    new = updated(old, str(path), wanted, environment)
+    files = {route: content for route, content in profiles(results).items() if route in wanted}
+    with tempfile.TemporaryDirectory() as folder:
+        for route, content in files.items():
+            (Path(folder) / f"{route}.json").write_bytes(content)
+        # As `check` will find it, but for where the profiles are.
+        tried = {
+            route: change._replace(profile=change.profile and f"{folder}/{route}.json")
+            for route, change in wanted.items()
+        }
+        try:
+            parse(updated(old, str(path), tried, environment), str(path), path.parent, environment)
+        except ConfigError as error:
+            raise ConfigError([problem.replace(folder, FOLDER) for problem in error.problems]) from error
+    return old, new, {f"{FOLDER}/{route}.json": content for route, content in files.items()}
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put a file in another's place at once, with its mode and owner; a symbolic link stays one."""
+    path = path.resolve()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            Path(file.name).chmod(0o644)  # it is for one reader only until then
+            if path.exists():
+                shutil.copymode(path, file.name)
+                with contextlib.suppress(OSError):
+                    os.chown(file.name, path.stat().st_uid, path.stat().st_gid)
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be written: {error.strerror}"]) from error
