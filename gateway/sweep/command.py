@@ -2,10 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import platform
+import random
+import signal
+import statistics
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import uvloop
+
+from gateway import __version__
+from gateway.client import EngineClient
+from gateway.errors import ConfigError
+from gateway.sweep import agenda, documents, imported, printed, progress, report, store, targets, write
+from gateway.sweep.findings import findings
+from gateway.sweep.measure import Timing
+from gateway.sweep.model import Setting, Shape
+from gateway.sweep.requests import Bodies, shape_of
+from gateway.sweep.run import Run, Work
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Coroutine, Mapping, Sequence
+
+    from gateway.config import Config
+    from gateway.sweep.model import Results
+    from gateway.sweep.requests import Image, Prompt
+
+_CONFIG = Path("routes.yaml")
+# Enough that a window does not see the same page twice in a row, few enough to be drawn in seconds.
+_RENDERED = 24
+
+
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class _Material:
+    """What a route's requests are made of."""
+
+    prompt: Prompt
+    images: Sequence[Image]
+    rendered: bool
 
 
 def run(options: argparse.Namespace) -> int:
@@ -16,4 +59,191 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ConfigError: options, configuration or engines that cannot be used.
     """
-    raise NotImplementedError(options)
+    path = _config_path(options)
+    if options.report_only:
+        return _conclude(options, path, store.read(options.out))
+    if path:
+        config = targets.configured(path, options.pools, options.routes)
+    else:
+        config = targets.named(options.engine, options.model, options.routes)
+    prompts = dict(options.prompt)
+    if unknown := prompts.keys() - config.routes.keys():
+        raise ConfigError([f"--prompt: there is no route {name!r}" for name in sorted(unknown)])
+    if options.from_vllm_bench:
+        return _import(options, path, config)
+    material = _material(options, config, prompts)
+    return uvloop.run(_sweep(options, path, config, material))
+
+
+def _config_path(options: argparse.Namespace) -> Path | None:
+    """The routes.yaml to use; None where engines are named instead."""
+    if not options.engine:
+        return options.config or _CONFIG
+    problems = []
+    if options.config:
+        problems.append("--engine: give engines or a --config, not both")
+    if options.pools:
+        problems.append("--pools: the engines given are the pools")
+    if options.write or options.diff:
+        problems.append("--write and --diff want the --config whose pools were measured")
+    if problems:
+        raise ConfigError(problems)
+    return None
+
+
+def _material(
+    options: argparse.Namespace, config: Config, prompts: Mapping[str, str]
+) -> dict[str, _Material]:
+    model = f"{config.model} {config.model_path or ''}"
+    found: dict[str, _Material] = {}
+    problems: list[str] = []
+    for route in config.routes:
+        try:
+            prompt = shape_of(route, model, prompts)
+            if options.images:
+                images = documents.images(options.images, route)
+            else:
+                images = documents.rendered(route, _RENDERED, random.Random(options.seed))
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        found[route] = _Material(prompt, images, rendered=not options.images)
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+async def _sweep(
+    options: argparse.Namespace, path: Path | None, config: Config, material: Mapping[str, _Material]
+) -> int:
+    engines = await targets.engines(config)
+    async with EngineClient() as client:
+        found = await targets.check(client, config, engines)
+        setting = Setting(
+            model=config.model,
+            gpu=options.gpu,
+            simulated=found[engines[0].name].simulated,
+            pools=targets.pools(config, engines, found),
+            routes={
+                name: Shape(
+                    of.prompt.text, len(of.images), of.rendered, options.max_tokens, not options.no_stream
+                )
+                for name, of in material.items()
+            },
+            loads=options.concurrency,
+            window_s=options.window,
+            **_circumstances(),
+        )
+        scales = {name: of.time_scale for name, of in found.items()}
+        with store.Store(options.out) as kept:
+            before = kept.preview(setting) if options.dry_run else kept.open(setting)
+            work = Work(
+                setting=before.setting,
+                options=agenda.Options(
+                    quick=options.quick,
+                    repeats_max=options.repeats_max,
+                    rates=options.rate,
+                    pools={name: config.pools_of(name) for name in config.routes},
+                ),
+                engines=engines,
+                timing=Timing(options.window, options.max_warmup),
+                scales=scales,
+            )
+            with progress.show(sys.stdout) as show:
+                going = Run(
+                    work,
+                    before.windows,
+                    client,
+                    _bodies(options, config.model, material),
+                    kept.add,
+                    show,
+                    random.Random(options.seed),
+                )
+                for line in printed.plan(work, setting, going.windows, going.due):
+                    show.note(line)
+                if options.dry_run:
+                    return 0
+                interrupted = await _until_interrupted(going.run())
+            if interrupted:
+                print(
+                    f"interrupted: {len(going.windows)} windows are in {kept.path}; the same command goes on "
+                    "from there, and --report-only reports what there is",
+                    file=sys.stderr,
+                )
+                return _INTERRUPTED
+            status = _conclude(options, path, store.read(options.out))
+    missing = printed.missing(going.due, going.lost, going.gone)
+    print("\n".join(missing), file=sys.stderr, end="\n" * bool(missing))
+    return status or int(bool(missing))
+
+
+def _bodies(options: argparse.Namespace, model: str, material: Mapping[str, _Material]) -> dict[str, Bodies]:
+    return {
+        route: Bodies(
+            model,
+            of.prompt,
+            of.images,
+            max_tokens=options.max_tokens,
+            stream=not options.no_stream,
+            rng=random.Random(options.seed),
+        )
+        for route, of in material.items()
+    }
+
+
+async def _until_interrupted(work: Coroutine[None, None, None]) -> bool:
+    """Let work go on until it is done or a signal comes; tell whether one came."""
+    loop = asyncio.get_running_loop()
+    working = loop.create_task(work)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, working.cancel)
+    try:
+        await asyncio.wait([working])
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    if not working.cancelled():
+        working.result()
+    return working.cancelled()
+
+
+def _import(options: argparse.Namespace, path: Path | None, config: Config) -> int:
+    """Take windows from files of `vllm bench serve`."""
+    names = options.from_vllm_bench, tuple(config.routes), tuple(config.pools)
+    windows = imported.windows(*names)
+    earlier = (options.out / store.NAME).exists() and store.read(options.out).setting.window_s
+    setting = Setting(
+        model=config.model,
+        gpu=options.gpu,
+        pools=targets.pools(config, (), {}),
+        routes={name: Shape("", 0, False, 0) for name in config.routes},
+        loads=tuple(sorted({window.cell.load for window in windows})),
+        window_s=earlier or round(statistics.median(window.seconds for window in windows)),
+        **_circumstances(),
+    )
+    with store.Store(options.out) as kept:
+        before = kept.open(setting)
+        for window in imported.windows(*names, before.windows):
+            kept.add(window)
+    return _conclude(options, path, store.read(options.out))
+
+
+def _circumstances() -> dict[str, str]:
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "tool": __version__,
+        "client": f"{platform.platform(terse=True)} {platform.machine()}, {os.cpu_count()} CPUs",
+    }
+
+
+def _conclude(options: argparse.Namespace, path: Path | None, results: Results) -> int:
+    """Say what was found, and write it down."""
+    found = findings(results)
+    print("\n".join(printed.found(results, found)))
+    files = report.write(results, found, options.out)
+    print(f"wrote {', '.join(str(file) for file in files)}")
+    if path and options.diff:
+        print(write.preview(path, results, found) or f"{path} would not change")
+    if path and options.write:
+        print("\n".join(write.apply(path, results, found)))
+    return 0

@@ -61,12 +61,23 @@ class Store:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigError([f"{self.path}: another sweep is writing to it"]) from error
-        file.truncate(_whole_lines(self.path))
+        file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
+        results = self.preview(setting)
         before = _read(self.path)
-        merged = merge(before.setting, setting, self.path) if before else setting
-        if before is None or merged != before.setting:
-            self._append(_Line(setting=merged))
-        return Results(merged, before.windows if before else ())
+        if before is None or results.setting != before.setting:
+            self._append(_Line(setting=results.setting))
+        return results
+
+    def preview(self, setting: Setting) -> Results:
+        """Return what `open` would, and leave the disk as it is.
+
+        Raises:
+            ConfigError: as `open` does.
+        """
+        before = _read(self.path) if self.path.exists() else None
+        if before is None:
+            return Results(setting, ())
+        return Results(merge(before.setting, setting, self.path), before.windows)
 
     def add(self, window: Window) -> None:
         """Write a window to the disk; `open` comes before."""
@@ -133,10 +144,6 @@ def _differences(before: Setting, now: Setting) -> Iterator[str]:
 def _changed(what: str, old: object, new: object) -> Iterator[str]:
     if old != new:
         yield f"measured with {what} {old!r}, now it is {new!r}"
-
-
-def _whole_lines(path: Path) -> int:
-    return path.read_bytes().rfind(b"\n") + 1
 
 
 def _read(path: Path) -> Results | None:
