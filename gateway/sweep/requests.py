@@ -53,6 +53,9 @@ _USUAL = {
     KEY_VALUE: Prompt("请按下列JSON格式输出图中信息:\n" + json.dumps(dict.fromkeys(FIELDS, ""))),
 }
 _MINERU_SYSTEM = "You are a helpful assistant."
+# vLLM's tokens a chunk, beside its first and last, which come at once; older versions pass this over. A client
+# that has hundreds of streams would be slow with a chunk a token, and most OCR clients do not stream at all.
+_STREAM = {"stream": True, "stream_options": {"include_usage": True}, "stream_interval": 16}
 _DOTS = "<|img|><|imgpad|><|endofimg|>"
 # By what a model's name holds, letters and digits only; the first that fits counts.
 _FAMILIES: tuple[tuple[str, dict[str, Prompt]], ...] = (
@@ -160,7 +163,7 @@ class Bodies:
         prompt: what is said beside the image.
         images: taken in turn, in another random order each time round; at least one.
         max_tokens: the longest answer allowed.
-        stream: ask for a stream, which ends with token usage.
+        stream: ask for a stream, which ends with token usage; its chunks are large.
         rng: orders the images.
         fresh: returns a text that no request of any sweep has had: letters and digits, up to 128.
     """
@@ -176,8 +179,7 @@ class Bodies:
         rng: Random,
         fresh: Callable[[], str] = _fresh,
     ) -> None:
-        streamed = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-        options = {"model": model, "max_tokens": max_tokens, "temperature": 0, **streamed}
+        options = {"model": model, "max_tokens": max_tokens, "temperature": 0, **(_STREAM if stream else {})}
         system = [] if prompt.system is None else [{"role": "system", "content": prompt.system}]
         text = msgspec.json.encode({"type": "text", "text": prompt.text})
         before, after = (text + b",", b"") if prompt.text_first else (b"", b"," + text)

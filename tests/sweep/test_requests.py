@@ -103,11 +103,10 @@ def test_a_body_is_what_clients_send() -> None:
     }
 
 
-def test_a_stream_ends_with_its_usage() -> None:
+def test_a_stream_ends_with_its_usage_and_comes_in_few_chunks() -> None:
     request = parse_request(bodies(stream=True).next(), chat=True, max_images=1)
 
-    assert request.stream
-    assert request.include_usage
+    assert (request.stream, request.include_usage, request.merged) == (True, True, True)
 
 
 def test_a_system_prompt_leads_and_text_may_go_first() -> None:
