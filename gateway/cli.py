@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 import time
@@ -145,8 +146,11 @@ def _simulated_engine(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from gateway.sweep.command import run  # aiohttp, numpy: only where they are asked for
+    if missing := [name for name in ("matplotlib", "rich") if importlib.util.find_spec(name) is None]:
+        raise ConfigError([f"sweep needs {' and '.join(missing)}: pip install 'ocr-gateway[sweep]'"])
+    from gateway.sweep.command import run  # what it imports takes a second
 
+    app.allow_many_connections()
     return run(options)
 
 
