@@ -53,7 +53,7 @@ _USUAL = {
     KEY_VALUE: Prompt("请按下列JSON格式输出图中信息:\n" + json.dumps(dict.fromkeys(FIELDS, ""))),
 }
 _MINERU_SYSTEM = "You are a helpful assistant."
-# vLLM's tokens a chunk, beside its first and last, which come at once; older versions pass this over. A client
+# Tokens a chunk of vLLM's, beside first and last, which come at once; older versions pass it over. A client
 # that has hundreds of streams would be slow with a chunk a token, and most OCR clients do not stream at all.
 _STREAM = {"stream": True, "stream_options": {"include_usage": True}, "stream_interval": 16}
 _DOTS = "<|img|><|imgpad|><|endofimg|>"
