@@ -175,8 +175,12 @@ class Table:
             self._by_schedule(route, crowding) if gain is None else gain
             for route, gain in enumerate(self._gains(counts, load))
         )
-        rounded = tuple(math.ceil(weight * _MIX_STEPS / total) for weight in weights)
-        return Appraisal(gains, self._hold(rounded))
+        return Appraisal(gains, self.cap(weights))
+
+    def cap(self, mix: Sequence[float]) -> int:
+        """Return the load from which requests had better wait, for an engine with some mix of routes."""
+        total = sum(mix)
+        return self._hold(tuple(math.ceil(weight * _MIX_STEPS / total) for weight in mix))
 
     def expected_rate(self, counts: Sequence[float]) -> float | None:
         """Return the tokens per second that the profiles promise for requests by route; None without them."""
@@ -200,6 +204,10 @@ class Table:
         )
         worth = sum(weight * count for weight, count in zip(self._weights, counts, strict=True))
         return load * worth / slowness
+
+    def slownesses(self, route: int) -> Sequence[float] | None:
+        """Return N / R of a route at loads N = 0, 1, ... max_load + 1, as the choice takes them."""
+        return self._slownesses[route]
 
     def profiled(self, route: int) -> bool:
         """Return whether a route has a curve here."""
