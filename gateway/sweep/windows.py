@@ -267,9 +267,11 @@ def _stderr(samples: Sequence[Sample]) -> float:
         return 0.0
     edges = np.linspace(0, len(samples) - 1, stretches + 1).round().astype(int)
     rates = _rates([samples[edge] for edge in edges])
+    if len(rates) < stretches:
+        return 0.0
     scatter = rates - rates.mean()
     squares = float(scatter @ scatter)
-    if len(rates) < stretches or not squares:
+    if not squares:
         return 0.0
     alike = min(max(float(scatter[1:] @ scatter[:-1]) / squares + 1 / stretches, 0.0), _MOST_ALIKE)
     variance = squares / (stretches - 1) / stretches * (1 + alike) / (1 - alike)
