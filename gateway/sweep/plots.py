@@ -11,12 +11,13 @@ import math
 import re
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from gateway.sweep.summary import Z95
 
@@ -166,10 +167,18 @@ def _throughput(summary: Summary) -> Plot | None:
             ecolor=look["color"],
             elinewidth=1,
         )
-    for window in summary.windows:
-        colour = _look(summary, window.cell.pool)["color"]
-        marker, size = (".", 16) if window.valid else ("x", 22)
-        axes.scatter(window.cell.load, window.rate, size, colour, marker=marker, alpha=0.4, linewidths=0.8)
+    for pool in summary.pools:
+        own = [window for window in summary.windows if window.cell.pool == pool]
+        for valid, marker, size in ((True, ".", 16), (False, "x", 22)):
+            axes.scatter(
+                [window.cell.load for window in own if window.valid is valid],
+                [window.rate for window in own if window.valid is valid],
+                size,
+                _look(summary, pool)["color"],
+                marker=marker,
+                alpha=0.4,
+                linewidths=0.8,
+            )
     _loads(axes, summary)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("output tokens/s of ONE engine")
@@ -206,7 +215,7 @@ def _latency(summary: Summary) -> Plot | None:
             axes.set_title(f"{name}, {part_name}")
             _loads(axes, summary, room=2 * _ROOM, label=which == known[-1][0])
         _seconds(row)
-        _names(row[-1], ends, summary, gap=0.085)
+        _names(row[-1], ends, summary, gap=0.07)
     return Plot(
         "latency",
         "Seconds against the requests one engine has, as clients saw them; the mean of the windows' figures "
@@ -241,12 +250,14 @@ def _acceptance(summary: Summary) -> Plot | None:
     if not shares:
         return None
     figure, axes = _figure(summary, "acceptance by position")
-    for pool, values in shares.items():
-        axes.plot(range(1, len(values) + 1), values, label=summary.label(pool), **_look(summary, pool))
+    for order, (pool, values) in enumerate(shares.items()):
+        # The shallower above the deeper, which go on where those end.
+        look = _look(summary, pool) | {"label": summary.label(pool), "zorder": 3 - order / 100}
+        axes.plot(range(1, len(values) + 1), values, **look)
     axes.set_ylim(0, 1.03)
     axes.set_xlabel("position in the draft")
     axes.set_ylabel("share of drafts accepted up to here")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(FixedLocator(range(1, 1 + max(map(len, shares.values())))))
     axes.legend(loc="upper right")
     told_off = "; ".join(
         f"{summary.label(pool)}: {', '.join(f'{value:.2f}' for value in values)}"
@@ -278,17 +289,15 @@ def _tokens(summary: Summary) -> Plot | None:
     axes.plot(*zip(*ends, strict=True), color=_SOFT[0], linewidth=1)
     for pool in drafted:
         look = _look(summary, pool)
-        for window in summary.valid(pool):
-            told = window.speculation or window.told
-            if told and told.length:
-                axes.scatter(summary.depth(pool), told.length, 16, look["color"], marker=".", alpha=0.4)
+        lengths = [told.length for w in summary.valid(pool) if (told := w.speculation or w.told)]
+        known = [length for length in lengths if length]
+        depths = [summary.depth(pool)] * len(known)
+        axes.scatter(depths, known, 16, look["color"], marker=".", alpha=0.4)
     for pool, (depth, length) in zip(
         ([summary.baseline] if summary.baseline else []) + list(drafted), ends, strict=True
     ):
         axes.plot(depth, length, **_look(summary, pool))
-        axes.annotate(
-            f"{length:.2f}", (depth, length), (0, -13), textcoords="offset points", ha="center", fontsize=8
-        )
+        axes.annotate(f"{length:.2f}", (depth, length), (5, -11), textcoords="offset points", fontsize=8)
     axes.set_ylim(0, most * 1.25)
     axes.set_xlim(-0.3, deepest * 1.04 + 0.3)
     axes.set_xlabel("depth (draft tokens at a time)")
@@ -353,7 +362,7 @@ def _seconds(row: Sequence[Axes]) -> None:
     else:
         axes.set_ylim(bottom=0)
         axes.set_ylabel("seconds")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
 
 
 def _crossovers(axes: Axes, summary: Summary) -> None:
@@ -361,7 +370,7 @@ def _crossovers(axes: Axes, summary: Summary) -> None:
     for row, change in enumerate(reversed(changes)):
         axes.axvspan(change.low, change.high, color=_SOFT[0], alpha=0.14, linewidth=0)
         axes.axvline(change.load, color=_INK[0], linewidth=1, linestyle="--" if change.certain else ":")
-        words = f"{change.load} ({change.low} to {change.high}): {summary.label(change.before)} → "
+        words = f"{change.load} (95%: {change.low} to {change.high}): {summary.label(change.before)} → "
         words += summary.label(change.after) + ("" if change.certain else ", inside the noise")
         axes.annotate(
             words,
@@ -369,7 +378,7 @@ def _crossovers(axes: Axes, summary: Summary) -> None:
             (0, 3 + 11 * row),
             xycoords=axes.get_xaxis_transform(),
             textcoords="offset points",
-            ha="center",
+            ha="center" if change.load**2 < summary.loads[0] * summary.loads[-1] else "right",
             va="bottom",
             fontsize=8,
         )
@@ -380,23 +389,34 @@ def _names(axes: Axes, ends: Sequence[tuple[str, float, float]], summary: Summar
     axes.autoscale_view()
     to_share = axes.transData + axes.transAxes.inverted()
     last = sorted((float(to_share.transform((x, y))[1]), pool, x, y) for pool, x, y in ends)
-    heights = [share for share, *_ in last]
-    for place in range(1, len(heights)):
-        heights[place] = max(heights[place], heights[place - 1] + gap)
-    above = 1 + gap
-    for place in reversed(range(len(heights))):
-        above = heights[place] = min(heights[place], above - gap)
+    heights = _apart([share for share, *_ in last], gap)
     for height, (_, pool, x, y) in zip(heights, last, strict=True):
         axes.annotate(
             summary.label(pool),
             (x, y),
-            (1.03, height),
+            (1.05, height),
             textcoords="axes fraction",
             va="center",
             fontsize=8,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": _look(summary, pool)["color"], "linewidth": 0.7},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": _look(summary, pool)["color"],
+                "linewidth": 0.7,
+                "relpos": (0, 0.5),
+            },
         )
+
+
+def _apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Move ascending heights as little as keeps the gap between them (isotonic regression)."""
+    groups: list[list[float]] = []
+    for place, height in enumerate(heights):
+        groups.append([height - place * gap])
+        while len(groups) > 1 and fmean(groups[-2]) > fmean(groups[-1]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    moved = [fmean(group) for group in groups for _ in group]
+    return [height + place * gap for place, height in enumerate(moved)]
 
 
 def _winners(summary: Summary) -> str:

@@ -7,6 +7,7 @@ import html
 import io
 import json
 import re
+import shlex
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -209,13 +210,13 @@ def _facts(results: Results) -> _Html:
     wrong = sum(not window.valid for window in windows)
     files = sorted({window.source for window in windows} - {"ours"})
     versions = sorted({pool.version for pool in setting.pools.values() if pool.version})
-    started = [window.started for window in windows if window.started]
+    started = [setting.started, *(window.started for window in windows if window.started)]
     facts = {
         "Model": setting.model,
         "GPU": "none, simulated" if setting.simulated else setting.gpu or "not named (--gpu)",
         "Engines": ", ".join(versions) or "version not told",
         "Load from": setting.client or "not told",
-        "Measured": f"{min(started)} to {max(started)}" if started else f"begun {setting.started}",
+        "Measured": " to ".join(dict.fromkeys(map(_when, (min(started), max(started))))),
         "Windows": f"{len(windows)} of {setting.window_s:g} s: {len(windows) - wrong} valid, {wrong} invalid",
         "Tool": setting.tool,
     }
@@ -280,7 +281,7 @@ def _own(ranges: Sequence[tuple[int, int, int]], pools: Mapping[str, Pool]) -> s
         "num_speculative_tokens": deepest,
         "num_speculative_tokens_per_batch_size": ranges,
     }
-    return f"--speculative-config '{json.dumps(config)}'"
+    return f"--speculative-config {shlex.quote(json.dumps(config, separators=(',', ':')))}"
 
 
 def _schedule(summary: Summary, found: RouteFindings) -> _Html:
@@ -353,18 +354,16 @@ def _throughput(summary: Summary) -> _Html:
         point = summary.point(pool, load)
         if point is None:
             return None
-        rate = _number(point.rate)
-        parts: list[object] = [rate]
+        rate: object = _number(point.rate)
         if summary.best(load) == pool:
-            parts = [_tag("strong", rate, _tag("span", " (fastest)", class_="unseen"))]
-        if point.stderr > 0:
-            parts.append(f" ± {_number(Z95 * point.stderr)}")
+            rate = _tag("strong", rate, _tag("span", " (fastest)", class_="unseen"))
+        ratio = None if pool == summary.baseline else summary.speed_up(pool, load)
+        below = [] if ratio is None else [f"{ratio:.2f}x"]
         if point.windows > 1:
-            parts.append(f" ({point.windows} windows)")
-        ratio = summary.speed_up(pool, load)
-        if ratio is not None and pool != summary.baseline:
-            parts.append(_tag("small", f"{ratio:.2f}x"))
-        return _tag("span", *parts)
+            below.append(f"{point.windows} windows")
+        return _tag(
+            "span", rate, _error(point.stderr) if point.stderr else "", _tag("small", ", ".join(below))
+        )
 
     against = (
         f"below it: times {summary.label(summary.baseline)}'s"
@@ -373,33 +372,28 @@ def _throughput(summary: Summary) -> _Html:
     )
     caption = (
         f"Output tokens/s of ONE engine by requests on it, ± 95%; bold: the fastest; {against}. "
-        f"{_NONE}: not measured"
+        "A dash: not measured."
     )
     return _by_load(summary, caption, summary.pools, cell)
 
 
 def _latency(summary: Summary) -> Iterable[_Html]:
-    names: tuple[tuple[Time, str, str], ...] = (
-        ("request_s", "Whole request", "No request times: the windows do not tell them."),
-        (
-            "first_token_s",
-            "Time to first token",
-            "No time to first token: it is seen only where answers are streamed.",
-        ),
-        (
-            "token_s",
-            "Time per output token after the first",
-            "No time per output token: it is seen only where answers are streamed.",
-        ),
+    streamed = "it is seen only where answers are streamed."
+    names: tuple[tuple[Time, str, float, str], ...] = (
+        ("request_s", "Whole request, seconds", 1, "No request times: the windows do not tell them."),
+        ("first_token_s", "Time to first token, seconds", 1, f"No time to first token: {streamed}"),
+        ("token_s", "Time per later output token, ms", 1000, f"No time per output token: {streamed}"),
     )
-    for which, name, without in names:
+    for which, name, unit, without in names:
 
-        def cell(pool: str, load: int, which: Time = which) -> str | None:
+        def cell(pool: str, load: int, which: Time = which, unit: float = unit) -> str | None:
             mean, tail = (summary.time(pool, load, which, part) for part in ("mean", "p95"))
-            return None if mean is None or tail is None else f"{_number(mean)} / {_number(tail)}"
+            return (
+                None if mean is None or tail is None else f"{_number(mean * unit)} / {_number(tail * unit)}"
+            )
 
         if any(cell(pool, load) for pool in summary.pools for load in summary.loads):
-            yield _by_load(summary, f"{name}, seconds: mean / 95th percentile", summary.pools, cell)
+            yield _by_load(summary, f"{name}: mean / 95th percentile", summary.pools, cell)
         else:
             yield _tag("p", without, class_="note")
 
@@ -440,7 +434,7 @@ def _deeper(summary: Summary) -> Iterable[_Html]:
                 _tag(
                     "span",
                     "pays" if one.pays else "does not pay",
-                    _tag("small", f"tokens {one.tokens:.2f}x, time {one.time:.2f}x"),
+                    _tag("small", f"{one.tokens:.2f}x / {one.time:.2f}x"),
                 )
                 if one
                 else _NONE
@@ -450,11 +444,10 @@ def _deeper(summary: Summary) -> Iterable[_Html]:
     for shallow, deep in pairs:
         shares = [one.accepted for one in known.values() if (one.shallow, one.deep) == (shallow, deep)]
         means = [fmean(place) for place in zip(*shares, strict=False)]
-        accepted.append(
-            ", ".join(f"{shallow + 1 + place}: {share:.2f}" for place, share in enumerate(means)) or _NONE
-        )
+        told = ", ".join(f"{shallow + 1 + place}: {share:.2f}" for place, share in enumerate(means))
+        accepted.append(_tag("span", told or _NONE, class_="wrap"))
     yield _grid(
-        "Does drafting deeper still pay? Tokens of a step against its time, deeper over shallower",
+        "Does drafting deeper still pay? Small: tokens of a step / its time, the deeper over the shallower",
         ("Requests", *(f"depth {shallow} → {deep}" for shallow, deep in pairs)),
         [*rows, accepted],
     )
@@ -470,7 +463,7 @@ def _open_loop(summary: Summary) -> _Html:
                 f"{window.cell.per_s:g}",
                 window.cell.load,
                 _number(window.requests_per_s),
-                _number(window.rate) + (f" ± {_number(Z95 * window.stderr)}" if window.stderr else ""),
+                _number(window.rate) + (_error(window.stderr) if window.stderr else ""),
                 _times(window.request_s),
                 _times(window.first_token_s),
                 f"{drafted.length:.2f}" if drafted and drafted.length else _NONE,
@@ -517,7 +510,7 @@ def _excluded(results: Results, mark: str) -> _Html:
                 else window.cell.load,
                 window.cell.repeat + 1,
                 window.engine or window.source,
-                window.started,
+                _when(window.started),
                 _kinds(window.errors) or "none",
                 "; ".join((*window.invalid, *window.flags)),
             )
@@ -574,8 +567,8 @@ def _method(results: Results, mark: str) -> _Html:
             "p",
             f"Closed loop: always so many requests on one engine ({loads}), windows of {setting.window_s:g} "
             "s after throughput was steady. Tokens/s are the engine's own counters, read before and after a "
-            "window; times are the client's. Beside this file: windows.csv (a row a window with every figure, "
-            "also 50th and 99th percentiles, queueing, preemptions and KV use), results.json, and the "
+            "window; times are the client's. Beside this file: windows.csv (one row a window with every "
+            "figure, 50th and 99th percentiles, queueing, preemptions and KV use too), results.json, and the "
             "plots as PNG.",
         ),
         aria_labelledby="method",
@@ -583,5 +576,14 @@ def _method(results: Results, mark: str) -> _Html:
     )
 
 
+def _when(moment: str) -> str:
+    return re.sub(r"^(\S{10})T(\d\d:\d\d)\S*(Z|\+00:00)$", r"\1 \2 UTC", moment)
+
+
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
+
+
+def _error(stderr: float) -> str:
+    half = float(f"{Z95 * stderr:.2g}")
+    return f" ± {half:,.0f}" if half >= 10 else f" ± {half:#.2g}"
