@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.vllm import tiny_model
-from tests.vllm.engines import Engine
+from tests.vllm.engines import Engine, Pasted, Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
-_made: list[Engine] = []
+_made: list[Server] = []
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +29,21 @@ def engine(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
     """Makes engines, `engine(depth, *flags)`; they are not started."""
 
     def make(depth: int, *flags: str) -> Engine:
-        log = tmp_path_factory.mktemp("engine") / "vllm.log"
-        _made.append(Engine(checkpoint, log, depth, *flags))
-        return _made[-1]
+        made = Engine(checkpoint, tmp_path_factory.mktemp("engine") / "vllm.log", depth, *flags)
+        _made.append(made)
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def pasted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pasted]:
+    """Makes servers of command lines, `pasted(text, url, environment)`; they are not started."""
+
+    def make(text: str, url: str, environment: Mapping[str, str]) -> Pasted:
+        made = Pasted(text, url, tmp_path_factory.mktemp("engine") / "vllm.log", environment)
+        _made.append(made)
+        return made
 
     return make
 
@@ -43,5 +55,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed:
         for engine in _made:
             if engine.log.exists():
-                report.sections.append((f"vLLM, depth {engine.depth}, {engine.log}", engine.tail()))
+                report.sections.append((f"vLLM, {engine.name}, {engine.log}", engine.tail()))
     return report

