@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.client import EngineClient
 from gateway.sweep import agenda
 from gateway.sweep.measure import measure
 from gateway.sweep.progress import Board, Row
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from random import Random
 
-    from gateway.client import EngineClient
     from gateway.model import Engine
     from gateway.sweep.measure import Progress, Timing
     from gateway.sweep.model import Cell, Setting, Window
@@ -123,7 +123,7 @@ class Run:
         Args:
             work: what to do.
             before: earlier runs' windows; cells of their lost ones are measured again.
-            client: talks to the engines.
+            client: asks after engines that had trouble.
             bodies: requests by route.
             add: keeps a window; called as soon as it is done.
             show: hears what goes on.
@@ -162,15 +162,7 @@ class Run:
         lost = 0
         while (cell := await self._next(engine)) is not None:
             began = self._clock()
-            window = await measure(
-                self._client,
-                engine,
-                cell,
-                self._bodies[cell.route],
-                self._work.timing,
-                self._rng,
-                partial(self._tell, engine, cell),
-            )
+            window = await self._measure(engine, cell)
             self._add(window)
             if window.valid:
                 self._took.setdefault(engine.pool, []).append(self._clock() - began)
@@ -182,6 +174,19 @@ class Run:
             if reason:
                 await self._give_up(engine, reason)
                 break
+
+    async def _measure(self, engine: Engine, cell: Cell) -> Window:
+        # A connection left idle since the last cell might be closed under this one's first request.
+        async with EngineClient() as client:
+            return await measure(
+                client,
+                engine,
+                cell,
+                self._bodies[cell.route],
+                self._work.timing,
+                self._rng,
+                partial(self._tell, engine, cell),
+            )
 
     async def _next(self, engine: Engine) -> Cell | None:
         """Take the engine's next cell; wait for one as long as others' windows may yet ask for it."""
