@@ -91,7 +91,7 @@ class Load:
         self._clock = clock or self._loop.time
         self._total_s = total_s
         self._pause_s = pause_s
-        self._stopping = asyncio.Event()
+        self._stopping: asyncio.Future[None] = self._loop.create_future()
         self._under_way: set[asyncio.Task[object]] = set()
         self.sent = self.aborted = self.skipped = 0
         self.records: list[Record] = []
@@ -130,7 +130,8 @@ class Load:
         Returns:
             Whether all ended by themselves; what did not is aborted.
         """
-        self._stopping.set()
+        if not self._stopping.done():
+            self._stopping.set_result(None)
         if not self._under_way:
             return True
         _, late = await asyncio.wait(self._under_way, timeout=drain_s)
@@ -141,17 +142,13 @@ class Load:
         return not late
 
     async def _send_again(self) -> None:
-        while not self._stopping.is_set():
+        while not self._stopping.done():
             if (await self._send()).error:
                 await self._stops_within(self._pause_s)
 
     async def _stops_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return False
-        return True
+        await asyncio.wait((self._stopping,), timeout=seconds)
+        return self._stopping.done()
 
     async def _send(self) -> Record:
         """Send one request and record what became of it."""
