@@ -93,7 +93,7 @@ def _named(kind: str, name: str, allowed: Collection[str]) -> str:
 
 
 def _window(run: Benchmark, cell: Cell, file: str) -> Window:
-    invalid = []
+    invalid = [f"{run.failed} of {run.failed + run.requests} requests failed"] if run.failed else []
     if not run.requests or not run.rate:
         invalid.append("no request was answered")
     elif run.requests < run.load and not run.per_s:
@@ -119,7 +119,7 @@ def _window(run: Benchmark, cell: Cell, file: str) -> Window:
         token_s=_spread(run.token_s),
         request_s=_spread(run.request_s),
         speculation=run.speculation,
-        invalid=(*([f"{run.failed} requests failed"] if run.failed else []), *invalid),
+        invalid=tuple(invalid),
         flags=tuple(flags),
         source=file,
     )

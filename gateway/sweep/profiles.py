@@ -30,11 +30,8 @@ def _profile(results: Results, route: str) -> dict[str, Any] | None:
     if not curves:
         return None
     groups = usable(results.windows, route)
-    windows: dict[str, list[dict[str, Any]]] = {pool: [] for pool in curves}
-    for (pool, _), same in groups.items():
-        windows[pool] += [_window(window) for window in same]
     setting = results.setting
-    pools = {pool: setting.pools[pool] for pool in curves}
+    pools = {name: pool for name, pool in setting.pools.items() if name in curves}
     noise = noise_of(groups.values())
     meta = {
         "model": setting.model,
@@ -48,13 +45,16 @@ def _profile(results: Results, route: str) -> dict[str, Any] | None:
         "client": setting.client,
         "requests": msgspec.to_builtins(setting.routes[route]),
         "noise": {"of_one_window": _rounded(noise.deviation, 3), "assumed": noise.seen is None},
-        "windows": windows,
+        "windows": {
+            name: [_window(window) for (pool, _), same in groups.items() if pool == name for window in same]
+            for name in pools
+        },
     }
     return {
         "route": route,
         "pools": {
-            pool: [[point.load, _rounded(point.rate, 6), _rounded(point.stderr, 3)] for point in points]
-            for pool, points in curves.items()
+            pool: [[point.load, _rounded(point.rate, 6), _rounded(point.stderr, 3)] for point in curves[pool]]
+            for pool in pools
         },
         "meta": {key: value for key, value in meta.items() if value != ""},
     }

@@ -52,7 +52,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            event: yaml.AliasEvent = self.get_event()  # type: ignore[no-untyped-call]
+            event: Any = self.get_event()  # type: ignore[no-untyped-call]
             return yaml.ScalarNode(_ALIAS, event.anchor, event.start_mark, event.end_mark)
         return super().compose_node(parent, index)
 
@@ -226,7 +226,8 @@ def _replaced(text: str, key: yaml.Node, value: yaml.Node, written: str) -> Iter
     elif start == end:
         written = f" {written}"
     if comments := list(_comments(text, value, start)):
-        line = max(match.end() for match in _BREAK.finditer(text, 0, key.start_mark.index))
+        first = int(text.startswith("\ufeff"))  # a byte order mark stays first
+        line = max((match.end() for match in _BREAK.finditer(text, 0, key.start_mark.index)), default=first)
         indent = " " * (len(text[line:]) - len(text[line:].lstrip(" ")))
         above = "".join(f"{indent}{comment}{_newline(text)}" for comment in comments)
         yield _Edit(line, line, above)

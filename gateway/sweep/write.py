@@ -48,7 +48,8 @@ def apply(
         What was done, a line each.
 
     Raises:
-        ConfigError: the file cannot be changed safely, or would not be valid; nothing has been written then.
+        ConfigError: the file cannot be changed safely, or would not be valid, and nothing has been written;
+            or a file cannot be written, which leaves it and those after it as they were.
     """
     old, new, files = _planned(path, results, findings, environment)
     done = []
@@ -104,7 +105,8 @@ def _planned(
             for route, change in wanted.items()
         }
         try:
-            parse(updated(old, str(path), tried, environment), str(path), path.parent, environment)
+            text = updated(old, str(path), tried, environment)
+            parse(text, f"{path} (updated)", path.parent, environment)
         except ConfigError as error:
             raise ConfigError([problem.replace(folder, FOLDER) for problem in error.problems]) from error
     return old, new, {f"{FOLDER}/{route}.json": content for route, content in files.items()}
