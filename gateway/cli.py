@@ -16,6 +16,7 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.fleet import Fleet, sort_rules
 from gateway.model import SortFacts
 from gateway.policy import sorting
+from gateway.sizing import command as sizing
 from gateway.sweep.options import arguments as sweep_arguments
 from gateway.vision import look
 from gateway.wire import images
@@ -245,6 +246,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     sweep_arguments(sweep)
     sweep.set_defaults(command=_sweep)
+
+    plan = commands.add_parser("plan", help="which fleet to run, from profiles and a history of load")
+    sizing.arguments(plan)
+    plan.set_defaults(command=sizing.run)
     return parser
 
 
