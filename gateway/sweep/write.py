@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.config import parse
 from gateway.errors import ConfigError
@@ -19,6 +19,7 @@ from gateway.sweep.splice import RouteChange, updated
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gateway.config import Config
     from gateway.sweep.model import Findings, Results
 
 FOLDER = "profiles"
@@ -44,36 +45,39 @@ def apply(
 
     Each file is replaced at once, the profiles first: a gateway that watches them never reads a half.
 
+    A route of which a pool was not measured keeps its schedule: the gateway goes by that until the profile is
+    complete.
+
     Returns:
-        What was done, a line each.
+        What was done, and what to know of it, a line each.
 
     Raises:
         ConfigError: the file cannot be changed safely, or would not be valid, and nothing has been written;
             or a file cannot be written, which leaves it and those after it as they were.
     """
-    old, new, files = _planned(path, results, findings, environment)
+    plan = _planned(path, results, findings, environment)
     done = []
-    for name, content in files.items():
+    for name, content in plan.files.items():
         target = path.parent / name
         if not _holds(target, content):
             _replace(target, content)
             done.append(f"wrote {target}")
-    if new != old:
-        _replace(path, new.encode())
+    if plan.new != plan.old:
+        _replace(path, plan.new.encode())
         done.append(f"updated {path}")
-    return done or [f"{path} and its profiles are up to date"]
+    return [*(done or [f"{path} and its profiles are up to date"]), *plan.notes]
 
 
 def preview(
     path: Path, results: Results, findings: Findings, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """Return what `apply` would change in a routes.yaml, as a unified diff; empty where nothing.
+    """Return what `apply` would change in a routes.yaml: notes behind `#`, and a unified diff.
 
     Raises:
         ConfigError: as `apply` does.
     """
-    old, new, _ = _planned(path, results, findings, environment)
-    return diff(old, new, str(path))
+    plan = _planned(path, results, findings, environment)
+    return "".join(f"# {note}\n" for note in plan.notes) + diff(plan.old, plan.new, str(path))
 
 
 def diff(old: str, new: str, file: str) -> str:
@@ -85,31 +89,55 @@ def diff(old: str, new: str, file: str) -> str:
     )
 
 
-def _planned(
-    path: Path, results: Results, findings: Findings, environment: Mapping[str, str]
-) -> tuple[str, str, dict[str, bytes]]:
-    """The file's text as it is and as it will be, and the profiles by path, after all checks."""
+class _Plan(NamedTuple):
+    """The file's text as it is and as it will be, the profiles by path, and what to know of them."""
+
+    old: str
+    new: str
+    files: dict[str, bytes]
+    notes: list[str]
+
+
+def _planned(path: Path, results: Results, findings: Findings, environment: Mapping[str, str]) -> _Plan:
     try:
         old = path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: cannot be read: {error}"]) from error
     wanted = changes(results, findings)
-    new = updated(old, str(path), wanted, environment)
     files = {route: content for route, content in profiles(results).items() if route in wanted}
+    config = _checked(old, path, wanted, files, environment)
+    fit = results.setting.simulated
+    notes = [f"the figures are SIMULATED, by fit {fit}"] if fit and wanted else []
+    for route in wanted:
+        lacking = [pool for pool in config.pools_of(route) if pool not in findings.routes[route].points]
+        if lacking:
+            wanted[route] = wanted[route]._replace(schedule=None)
+            notes.append(f"route {route} keeps its schedule: nothing was measured of {', '.join(lacking)}")
+    _checked(old, path, wanted, files, environment)
+    new = updated(old, str(path), wanted, environment)
+    return _Plan(old, new, {f"{FOLDER}/{route}.json": content for route, content in files.items()}, notes)
+
+
+def _checked(
+    old: str,
+    path: Path,
+    wanted: Mapping[str, RouteChange],
+    files: Mapping[str, bytes],
+    environment: Mapping[str, str],
+) -> Config:
+    """Check the file as it will be, with the profiles elsewhere for now."""
     with tempfile.TemporaryDirectory() as folder:
         for route, content in files.items():
             (Path(folder) / f"{route}.json").write_bytes(content)
-        # As `check` will find it, but for where the profiles are.
-        tried = {
+        elsewhere = {
             route: change._replace(profile=change.profile and f"{folder}/{route}.json")
             for route, change in wanted.items()
         }
         try:
-            text = updated(old, str(path), tried, environment)
-            parse(text, f"{path} (updated)", path.parent, environment)
+            text = updated(old, str(path), elsewhere, environment)
+            return parse(text, f"{path} (updated)", path.parent, environment)
         except ConfigError as error:
             raise ConfigError([problem.replace(folder, FOLDER) for problem in error.problems]) from error
-    return old, new, {f"{FOLDER}/{route}.json": content for route, content in files.items()}
 
 
 def _holds(path: Path, content: bytes) -> bool:

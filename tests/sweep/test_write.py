@@ -13,12 +13,13 @@ from gateway.config import load
 from gateway.errors import ConfigError
 from gateway.fleet import Fleet
 from gateway.sweep import write
+from gateway.sweep.model import Results
 from tests.sweep.synthetic import findings, sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.sweep.model import Findings, Results
+    from gateway.sweep.model import Findings
 
 TEXT = """\
 # Our OCR fleet.
@@ -39,7 +40,7 @@ routes:
 sorting: {default: text}
 """
 KEY = {"ENGINE_KEY": "secret"}
-RESULTS = sweep((0, 3), ["text", "table"])
+RESULTS = sweep((0, 3), ["text", "table"], simulated="")
 FINDINGS = findings(RESULTS)
 
 
@@ -201,6 +202,25 @@ def test_routes_without_a_recommendation_are_left_alone(path: Path) -> None:
     config = load(path, KEY)
     assert config.routes["text"].schedule == ((1, 9, 3), (10, 4096, 0))
     assert list(config.profiles) == ["table"]
+
+
+def test_a_route_of_which_a_pool_was_not_measured_keeps_its_schedule(path: Path) -> None:
+    windows = (w for w in RESULTS.windows if w.cell.route == "table" or w.cell.pool == "mtp3")
+    some = Results(RESULTS.setting, tuple(windows))
+    note = "route text keeps its schedule: nothing was measured of plain"
+    assert write.preview(path, some, findings(some), KEY).startswith(f"# {note}\n---")
+    assert apply(path, some, findings(some))[-1] == note
+    config = load(path, KEY)
+    assert config.routes["text"].schedule == ((1, 9, 3), (10, 4096, 0))
+    assert list(config.profiles["text"].pools) == ["mtp3"]
+    assert config.routes["table"].schedule != ()
+
+
+def test_simulated_figures_are_said_to_be_so(path: Path) -> None:
+    simulated = sweep((0, 3), ["text"])
+    note = "the figures are SIMULATED, by fit h100-9b"
+    assert note in write.preview(path, simulated, findings(simulated), KEY)
+    assert note in apply(path, simulated, findings(simulated))
 
 
 def test_a_profile_that_is_named_and_not_there_yet_is_no_hindrance(path: Path) -> None:
