@@ -30,6 +30,7 @@ class SimulatedRequest:
         continuous_usage: tell the usage so far in each event, too.
         max_tokens: the answer's limit; None for none.
         ignore_eos: write to that limit, whatever length the answer would have.
+        stream_interval: tokens that a stream's event waits for, but for the first and the last.
     """
 
     chat: bool
@@ -39,6 +40,7 @@ class SimulatedRequest:
     continuous_usage: bool
     max_tokens: int | None
     ignore_eos: bool
+    stream_interval: int = 1
 
 
 class _StreamOptions(msgspec.Struct):
@@ -51,6 +53,7 @@ class _Options(msgspec.Struct):
     max_completion_tokens: int | None = None
     ignore_eos: bool | None = None
     stream_options: _StreamOptions | None = None
+    stream_interval: int | None = None
     min_p: float | None = None
     logit_bias: msgspec.Raw = _NULL
 
@@ -80,7 +83,7 @@ def parse(body: bytes, *, chat: bool, model: str, rules: SortRules, speculative:
     options = _options(body)
     if options.n not in (None, 1):
         raise BadRequest("n must be 1: a simulated engine gives one answer", param="n")
-    for param in ("max_tokens", "max_completion_tokens"):
+    for param in ("max_tokens", "max_completion_tokens", "stream_interval"):
         value = getattr(options, param)
         if value is not None and value < 1:
             raise BadRequest(f"{param} must be at least 1, got {value}. (parameter={param})", param=param)
@@ -98,6 +101,7 @@ def parse(body: bytes, *, chat: bool, model: str, rules: SortRules, speculative:
         continuous_usage=request.include_usage and bool(stream_options.continuous_usage_stats),
         max_tokens=options.max_completion_tokens or options.max_tokens,
         ignore_eos=bool(options.ignore_eos),
+        stream_interval=options.stream_interval or 1,
     )
 
 

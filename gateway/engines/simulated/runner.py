@@ -32,10 +32,12 @@ class Job:
         finish_reason: why the answer ended; None while it goes on.
         histogram: the request's drafts by how many of their tokens were accepted.
         draft_tokens: tokens proposed for it.
-        changed: set whenever there is more.
+        changed: set whenever there is more to send.
     """
 
-    def __init__(self, depth: int, arrived: float, ends_with: str) -> None:
+    def __init__(self, depth: int, arrived: float, ends_with: str, stream_interval: int = 1) -> None:
+        self._interval = stream_interval
+        self._offered = 0
         self.arrived = arrived
         self.ends_with = ends_with
         self.tokens = 0
@@ -57,7 +59,9 @@ class Job:
             self.draft_tokens += emission.draft_tokens
         if emission.finished:
             self.finish_reason = self.ends_with
-        self.changed.set()
+        if emission.finished or not self._offered or self.tokens - self._offered >= self._interval:
+            self._offered = self.tokens
+            self.changed.set()
 
 
 class Runner:
@@ -124,7 +128,7 @@ class Runner:
         if request.max_tokens is not None and (request.ignore_eos or request.max_tokens < length):
             length, ends_with = request.max_tokens, "length"
         now = max(self._now(), self._last_end)
-        job = Job(self._depth, now, ends_with)
+        job = Job(self._depth, now, ends_with, request.stream_interval)
         self._jobs.add(job)
         self._clock.add(job, request.route, length, now)
         self._work.set()

@@ -43,9 +43,12 @@ def test_a_text_completion() -> None:
 
 def test_a_streams_options() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    request = read(chat(stream=True, stream_options=options, max_tokens=9, max_completion_tokens=4))
+    request = read(
+        chat(stream=True, stream_options=options, max_tokens=9, max_completion_tokens=4, stream_interval=16)
+    )
     assert (request.stream, request.include_usage, request.continuous_usage) == (True, True, True)
-    assert request.max_tokens == 4
+    assert (request.max_tokens, request.stream_interval) == (4, 16)
+    assert read(chat(stream=True)).stream_interval == 1
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,7 @@ def test_a_streams_options() -> None:
         ({"n": 2}, "n"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"stream_interval": 0}, "stream_interval"),
         ({"max_tokens": "many"}, None),
         ({"messages": []}, "messages"),
         ({"min_p": 0.1}, None),

@@ -19,9 +19,13 @@ H100 = Fit.builtin("h100-9b")
 
 
 def request(
-    max_tokens: int | None = None, *, ignore_eos: bool = False, route: str = "text"
+    max_tokens: int | None = None,
+    *,
+    ignore_eos: bool = False,
+    route: str = "text",
+    stream_interval: int = 1,
 ) -> SimulatedRequest:
-    return SimulatedRequest(True, route, True, True, False, max_tokens, ignore_eos)
+    return SimulatedRequest(True, route, True, True, False, max_tokens, ignore_eos, stream_interval)
 
 
 @contextlib.asynccontextmanager
@@ -68,6 +72,12 @@ async def test_an_answer_comes_in_steps_and_accounts_for_each() -> None:
         first, inter, whole = counts.latencies
         assert (sum(first.counts), sum(inter.counts), sum(whole.counts)) == (1, drafts, 1)
         assert first.total + inter.total == pytest.approx(whole.total)
+
+
+async def test_a_stream_interval_holds_tokens_back_but_for_the_first_and_the_last() -> None:
+    async with running(depth=0) as runner:
+        job = runner.submit(request(40, ignore_eos=True, stream_interval=16))
+        assert await ended(job) == [1, 17, 33, 40]
 
 
 async def test_an_answer_ends_by_itself_before_its_limit() -> None:
