@@ -112,7 +112,8 @@ class Summary:
         return fmean(figures) if figures else None
 
     def _plain(self, pool: str) -> bool:
-        return self.fixed(pool) and not self.depth(pool)
+        known = self.setting.pools.get(pool)
+        return known is not None and not known.depth and not known.ranges
 
 
 def added(parts: Iterable[Speculation | None]) -> Speculation | None:
@@ -134,6 +135,11 @@ def added(parts: Iterable[Speculation | None]) -> Speculation | None:
             for place in range(width)
         ),
     )
+
+
+def routes(results: Results) -> list[str]:
+    """Every route of a sweep, in its order; any that only its windows name follow."""
+    return list(dict.fromkeys((*results.setting.routes, *(w.cell.route for w in results.windows))))
 
 
 def by_depth(results: Results, names: Iterable[str]) -> tuple[str, ...]:
