@@ -231,7 +231,7 @@ def _import(options: argparse.Namespace, path: Path | None, config: Config) -> i
 def _circumstances() -> dict[str, str]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "tool": __version__,
+        "tool": f"ocr-gateway {__version__}",
         "client": f"{platform.platform(terse=True)} {platform.machine()}, {os.cpu_count()} CPUs",
     }
 
@@ -243,7 +243,10 @@ def _conclude(options: argparse.Namespace, path: Path | None, results: Results) 
     files = report.write(results, found, options.out)
     print(f"wrote {', '.join(str(file) for file in files)}")
     if path and options.diff:
-        print(write.preview(path, results, found) or f"{path} would not change")
+        changes = write.preview(path, results, found)
+        print(changes, end="")
+        if "\n@@ " not in changes:  # notes, but no hunk
+            print(f"{path} would not change")
     if path and options.write:
         print("\n".join(write.apply(path, results, found)))
     return 0

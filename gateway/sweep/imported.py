@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from gateway.errors import ConfigError
@@ -67,7 +68,9 @@ def windows(
 
 def _fingerprint(window: Window) -> str:
     """What tells runs apart, wherever their files lie."""
-    return repr(replace(window, cell=replace(window.cell, repeat=0), source=""))
+    bare = replace(window, cell=replace(window.cell, repeat=0), source="")
+    # As it comes back from the disk, where 10 drafts have become 10.0.
+    return repr(msgspec.json.decode(msgspec.json.encode(bare), type=Window))
 
 
 def _read(given: str, routes: Collection[str], pools: Collection[str]) -> Iterator[Window]:

@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from gateway.errors import ConfigError
 from gateway.sweep.curves import points_of
 from gateway.sweep.imported import windows
-from gateway.sweep.model import Cell, Spread
+from gateway.sweep.model import Cell, Spread, Window
 from tests.wire.test_vllm_bench import RUN
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
     again = file(tmp_path, "copy.json")
     assert len(windows([given, given, again])) == 1
     assert windows([again], taken=windows([given])) == []
+    kept = msgspec.json.decode(msgspec.json.encode(windows([given])), type=list[Window])
+    assert windows([again], taken=kept) == []
 
 
 def test_a_run_with_a_failed_request_is_never_used(tmp_path: Path) -> None:
