@@ -132,6 +132,7 @@ class _Measurement:
         self._load = Load(client, engine, bodies, self._clock)
         self._samples: list[Sample] = []
         self._scale = 1.0
+        self._late = 0.0
         self._written, self._written_at = -1.0, 0.0
         self._begin = 0
         self._started = _now()
@@ -237,7 +238,10 @@ class _Measurement:
     async def _pause(self, most_s: float = math.inf) -> None:
         """Sleep until the next look: some dozens a window, but no more than any server bears."""
         pause = min(self._timing.sample_s, self._timing.window_s / _LOOKS) / self._scale
-        await asyncio.sleep(min(max(pause, _LEAST_PAUSE_S), max(most_s, 0.0)))
+        pause = min(max(pause, _LEAST_PAUSE_S), max(most_s, 0.0))
+        due = self._clock() + pause
+        await asyncio.sleep(pause)
+        self._late = max(0.0, self._clock() - due)
 
     async def _look(self) -> Sample:
         for attempt in range(_ATTEMPTS):
@@ -250,8 +254,9 @@ class _Measurement:
                 continue
             if work.simulated:
                 self._scale = work.simulated.time_scale
-            self._samples.append(Sample(self._clock(), work, self._load.in_flight, self._load.sent))
-            return self._samples[-1]
+            sample = Sample(self._clock(), work, self._load.in_flight, self._load.sent, self._late)
+            self._samples.append(sample)
+            return sample
         raise _Lost(reason)
 
     def _tell(self, phase: Phase, left_s: float) -> None:

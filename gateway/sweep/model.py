@@ -69,6 +69,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         running: requests that the engine worked on, mean of samples.
         waiting: requests that waited in the engine, mean of samples.
         highest: most of both at once.
+        late_s: how far the clients' own event loop was behind, mean of samples.
         preemptions: requests that the engine put back for want of memory.
         kv_usage: highest share of the KV cache in use; None where the engine does not tell.
         cached: share of prompt tokens that came from the prefix cache; None where the engine does not tell.
@@ -101,6 +102,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     running: float = 0.0
     waiting: float = 0.0
     highest: int = 0
+    late_s: float = 0.0
     preemptions: int = 0
     kv_usage: float | None = None
     cached: float | None = None

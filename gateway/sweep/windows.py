@@ -36,6 +36,7 @@ _SAMPLES_PER_STRETCH = 2
 _MOST_ALIKE = 0.9
 _NORMAL = 1.96  # quantile of a 95% interval
 _HELD = 0.95
+_BEHIND = (0.05, 0.2)  # of a request's time: told, and too much
 _FEW_REQUESTS = 10
 _CACHED = 0.01
 _CUT = 0.05
@@ -52,12 +53,14 @@ class Sample:
         work: what it said.
         in_flight: our requests under way, when the page had come.
         sent: our requests so far, in this cell.
+        late: seconds that our event loop was behind, when the page was asked for.
     """
 
     at: float
     work: EngineWork
     in_flight: int
     sent: int
+    late: float = 0.0
 
     @property
     def load(self) -> int:
@@ -183,6 +186,7 @@ def window(
         running=float(np.mean([sample.work.reading.running for sample in inside])),
         waiting=float(np.mean([sample.work.reading.waiting for sample in inside])),
         highest=max(sample.load for sample in inside),
+        late_s=faster * float(np.mean([sample.late for sample in inside])),
         preemptions=round(_more(first.work.preemptions, last.work.preemptions) or 0),
         kv_usage=max(
             (usage for sample in inside if (usage := sample.work.kv_usage) is not None), default=None
@@ -204,15 +208,20 @@ def _invalid(measured: Window, samples: Sequence[Sample]) -> Iterator[str]:
         yield "the engine's counters went back: it was restarted"
     elif measured.rate <= 0:
         yield "the engine wrote nothing"
+    # Sockets are no match for a clock that is faster than ours: there it is only told.
+    elif not samples[0].work.simulated and _behind(measured) > _BEHIND[1]:
+        yield f"this machine was too busy to send the load: {measured.late_s:.2f} s behind"
 
 
 def _flags(measured: Window, ended: Sequence[Record]) -> Iterator[str]:
     load = measured.cell.load
     if not measured.steady:
         yield f"throughput was not steady yet after {measured.warm_s:.0f} s"
-    under_way = measured.running + measured.waiting
-    if not measured.cell.per_s and under_way < _HELD * load:
-        yield f"the clients could not hold the load: the engine had {under_way:.1f} of {load} requests"
+    if not measured.cell.per_s and _held(measured) < _HELD:
+        share = f"{_held(measured) * load:.1f} of {load}"
+        yield f"the engine counted {share} requests: the others were on their way, or being prepared"
+    if _behind(measured) > _BEHIND[0]:
+        yield f"this machine was busy: {measured.late_s:.2f} s behind when it sent"
     if measured.requests < max(_FEW_REQUESTS, load):
         yield f"few requests: {measured.requests} were answered"
     cut = _per(sum(record.truncated for record in ended), len(ended))
@@ -226,6 +235,15 @@ def _flags(measured: Window, ended: Sequence[Record]) -> Iterator[str]:
         yield f"{measured.cached:.0%} of the prompt tokens came from the prefix cache"
     if measured.agree is False:
         yield "the answers and the engine's counters disagree on acceptance"
+
+
+def _held(measured: Window) -> float:
+    return (measured.running + measured.waiting) / measured.cell.load
+
+
+def _behind(measured: Window) -> float:
+    """Share of a request's time that it waited for our own event loop: once to be sent, once to be read."""
+    return _per(2 * measured.late_s, measured.request_s.mean) if measured.request_s else 0.0
 
 
 def _per(amount: float, base: float) -> float:

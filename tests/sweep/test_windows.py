@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import replace
 from random import Random
@@ -410,13 +411,35 @@ def test_a_reader_is_told_what_else_to_know() -> None:
     assert found.valid
     assert found.flags == (
         "throughput was not steady yet after 1 s",
-        "the clients could not hold the load: the engine had 2.0 of 4 requests",
+        "the engine counted 2.0 of 4 requests: the others were on their way, or being prepared",
         "few requests: 9 were answered",
         "11% of the answers were cut off at their longest",
     )
     # In an open loop the load is what it is.
     open_loop = measured(samples, records, of=Cell("table", "mtp3", LOAD, per_s=3.0))
-    assert not any("hold the load" in flag for flag in open_loop.flags)
+    assert not any("on their way" in flag for flag in open_loop.flags)
+
+
+@pytest.mark.parametrize(
+    ("late", "flags", "invalid"),
+    [
+        (0.1, (), ()),
+        (0.4, ("this machine was busy: 0.40 s behind when it sent",), ()),
+        (
+            1.2,
+            ("this machine was busy: 1.20 s behind when it sent",),
+            ("this machine was too busy to send the load: 1.20 s behind",),
+        ),
+    ],
+)
+def test_a_client_that_lags_behind_its_answers_tells_or_spoils_it(
+    late: float, flags: tuple[str, ...], invalid: tuple[str, ...]
+) -> None:
+    samples = [dataclasses.replace(one, late=late) for one in series(noisy(1, 59))]
+    samples[0] = sample(0)
+    found = measured(samples, [record(at, at + 10) for at in range(2, 40)])
+    assert (found.flags, found.invalid) == (flags, invalid)
+    assert found.late_s == pytest.approx(late)
 
 
 @given(seeds, st.integers(4, 40))
