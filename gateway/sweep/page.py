@@ -150,7 +150,8 @@ def _recommendation(results: Results, findings: Findings, summaries: Sequence[Su
         if found is None or not found.points:
             parts.append(_tag("p", "Nothing is recommended: there is no valid window of this route."))
             continue
-        parts.append(_paragraphs(found.words))
+        parts += [_tag("p", words, class_="lead") for words in found.words[:1]]
+        parts.append(_paragraphs(found.words[1:]))
         parts.append(_schedule(summary, found))
     pools = results.setting.pools
     if any(found.own_schedule for found in findings.routes.values()):
@@ -194,38 +195,30 @@ def _own(ranges: Sequence[tuple[int, int, int]], pools: Mapping[str, Pool]) -> s
 
 
 def _schedule(summary: Summary, found: RouteFindings) -> _Html:
+    begins = {change.load: change for change in found.changes}
     rows = [
         (
             f"{entry.first} to {entry.last}",
-            f"{entry.depth}",
+            entry.depth,
             entry.pool,
+            _begin(begins.get(entry.first)),
             entry.runner_up or _NONE,
             f"{entry.margin:+.1%} ({entry.low:+.1%} to {entry.high:+.1%})" if entry.runner_up else _NONE,
         )
         for entry in found.schedule
     ]
-    parts = [
-        _grid(
-            f"Schedule of {summary.route}: the fastest depth by requests on ONE engine",
-            ("Requests", "Depth", "Pool", "Next best", "Faster by (95% interval)"),
-            rows,
-        )
-    ]
-    if found.changes:
-        parts.append(
-            _tag("ul", *(_tag("li", _change(change, summary)) for change in found.changes), class_="changes")
-        )
-    if found.noise is not None:
-        parts.append(_tag("p", f"One window's tokens/s vary by {found.noise:.1%} (standard deviation)."))
-    return _join(parts)
-
-
-def _change(change: Change, summary: Summary) -> str:
-    told = (
-        f"Crossover at {change.load} requests (95% interval {change.low} to {change.high}): "
-        f"{summary.label(change.before)} below, {summary.label(change.after)} from there on."
+    return _grid(
+        f"Schedule of {summary.route}: the fastest depth by requests on ONE engine",
+        ("Requests", "Depth", "Pool", "Crossover (95% interval)", "Next best", "Faster by (95% interval)"),
+        rows,
     )
-    return told if change.certain else f"{told} The difference is inside the noise."
+
+
+def _begin(change: Change | None) -> str:
+    if change is None:
+        return _NONE
+    told = f"{change.load} ({change.low} to {change.high})"
+    return told if change.certain else f"{told}, inside the noise"
 
 
 def _route(summary: Summary, own: Sequence[Plot], mark: str, number: int) -> _Html:

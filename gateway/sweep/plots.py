@@ -9,6 +9,8 @@ import html
 import io
 import math
 import re
+import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
@@ -22,7 +24,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from gateway.sweep.summary import Z95
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from matplotlib.axes import Axes
 
@@ -104,7 +106,7 @@ class Plot:
 
 def draw(summary: Summary) -> list[Plot]:
     """Draw what was measured of a route; a plot for which nothing valid was measured is left out."""
-    with mpl.rc_context(_RC):
+    with _style():
         drawn = (_throughput(summary), _latency(summary), _acceptance(summary), _tokens(summary))
     return [plot for plot in drawn if plot]
 
@@ -112,7 +114,7 @@ def draw(summary: Summary) -> list[Plot]:
 def png(plot: Plot) -> bytes:
     """Return a plot as a PNG file; the same plot gives the same bytes."""
     file = io.BytesIO()
-    with mpl.rc_context(_RC):
+    with _style():
         plot.figure.savefig(file, format="png", dpi=_DPI, facecolor="white", metadata={"Software": None})
     return file.getvalue()
 
@@ -125,7 +127,7 @@ def svg(plot: Plot, name: str) -> str:
         name: tells its definitions from those of the page's other plots.
     """
     file = io.StringIO()
-    with mpl.rc_context(_RC | {"svg.hashsalt": name}):
+    with _style({"svg.hashsalt": name}):
         plot.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     text = file.getvalue()
     _, _, inner = text[text.index("<svg") :].partition(">")
@@ -138,6 +140,14 @@ def svg(plot: Plot, name: str) -> str:
         f'<svg class="plot" role="img" aria-label="{html.escape(plot.alt)}" viewBox="{box[1] if box else ""}"'
     )
     return f'{opening} xmlns:xlink="http://www.w3.org/1999/xlink">{inner.strip()}'
+
+
+@contextmanager
+def _style(also: dict[str, str] | None = None) -> Iterator[None]:
+    with mpl.rc_context(_RC | (also or {})), warnings.catch_warnings():
+        # A name may be in a script that the font lacks; the page's own fonts have it.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
 
 
 def _variables(place: int) -> str:
@@ -164,7 +174,7 @@ def _throughput(summary: Summary) -> Plot | None:
             [p.rate for p in sure],
             [Z95 * p.stderr for p in sure],
             fmt="none",
-            ecolor=look["color"],
+            color=look["color"],
             elinewidth=1,
         )
     for pool in summary.pools:
