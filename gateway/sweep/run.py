@@ -53,24 +53,27 @@ class Work:
     patience_s: float = 60.0
 
 
-def due(work: Work, windows: Sequence[Window]) -> list[Cell]:
-    """Return the cells that are still to be measured, by what is known now.
+def due(work: Work, windows: Iterable[Window], route: str) -> list[Cell]:
+    """Return a route's cells that are still to be measured, by what is known now.
 
     Args:
         work: asks for them.
         windows: valid ones, and the lost ones of this run.
+        route: one of `work.options.pools`.
     """
-    routes = {name: work.setting.routes[name] for name in work.options.pools}
+    own = [window for window in windows if window.cell.route == route]
+    allowed = work.options.pools[route]
     # Earlier runs' pools tell where a crossover is, be their engines gone by now.
-    pools = {
-        name: [*allowed, *{window.cell.pool for window in windows if window.cell.route == name}]
-        for name, allowed in work.options.pools.items()
-    }
-    cells = agenda.next_cells(
-        msgspec.structs.replace(work.setting, routes=routes), windows, replace(work.options, pools=pools)
-    )
+    names = {*allowed, *(window.cell.pool for window in own)}
+    setting = msgspec.structs.replace(work.setting, routes={route: work.setting.routes[route]})
+    cells = agenda.next_cells(setting, own, replace(work.options, pools={route: tuple(names)}))
     at_hand = {engine.pool for engine in work.engines}
-    return [cell for cell in cells if cell.pool in at_hand and cell.pool in work.options.pools[cell.route]]
+    return [cell for cell in cells if cell.pool in at_hand and cell.pool in allowed]
+
+
+def ordered(cells: Iterable[Cell]) -> list[Cell]:
+    """Return cells of all routes as they are wanted: the grid, open loops, then repeats."""
+    return sorted(cells, key=lambda cell: (cell.repeat > 0, cell.per_s > 0))
 
 
 def guess_s(work: Work, pool: str) -> float:
@@ -104,7 +107,6 @@ class Run:
 
     Attributes:
         windows: earlier runs' valid ones, and all of this one.
-        due: cells not measured yet.
         gone: engines that get no more cells, with the reason.
     """
 
@@ -142,8 +144,13 @@ class Run:
         self._news = asyncio.Condition()
         self._ends_at = 0.0
         self.windows = [window for window in before if window.valid]
-        self.due = due(work, self.windows)
+        self._due = {route: due(work, self.windows, route) for route in work.options.pools}
         self.gone: dict[str, str] = {}
+
+    @property
+    def due(self) -> list[Cell]:
+        """Cells not measured yet, as far as they are known, the most wanted first."""
+        return ordered(cell for cells in self._due.values() for cell in cells)
 
     @property
     def lost(self) -> list[Cell]:
@@ -207,7 +214,8 @@ class Run:
         async with self._news:
             self.windows.append(window)
             # It may take a while, in which other engines are measured.
-            self.due = await asyncio.to_thread(due, self._work, tuple(self.windows))
+            route = window.cell.route
+            self._due[route] = await asyncio.to_thread(due, self._work, tuple(self.windows), route)
             self._under_way.discard(window.cell)
             self._rows[engine.name] = Row(engine.name, engine.pool)
             self._estimate()

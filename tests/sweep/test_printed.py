@@ -20,10 +20,11 @@ WORK = Work(
     engines=[Engine("a", "http://a:1", "plain", 0), Engine("b", "http://b:1", "mtp3", 3)],
     timing=Timing(120, 300),
 )
+DUE = [*due(WORK, (), "text"), *due(WORK, (), "table")]
 
 
 def test_before_anything_is_sent_it_is_said_what_will_be_done() -> None:
-    lines = list(plan(WORK, SETTING, (), due(WORK, ())))
+    lines = list(plan(WORK, SETTING, (), DUE))
 
     assert lines[0].startswith("sweep of glm-ocr: text, table; 1, 10, 24, 32, 40, 64, 80, 128, 256 requests")
     assert "SIMULATED engines (fit h100-9b)" in lines[1]
@@ -38,7 +39,7 @@ def test_cells_that_a_pool_may_not_have_are_named() -> None:
     setting = msgspec.structs.replace(SETTING, pools={**SETTING.pools, "mtp3": pool}, simulated="")
     work = replace(WORK, setting=setting)
 
-    lines = list(plan(work, setting, (), due(work, ())))
+    lines = list(plan(work, setting, (), due(work, (), "text")))
 
     assert "note: pool mtp3 takes at most max_load 64; left out: 80, 128, 256" in lines
     assert "pool mtp3: depth 3, which it schedules by batch size; 1 engine, version simulated" in lines

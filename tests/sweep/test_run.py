@@ -13,7 +13,7 @@ from gateway.model import Engine
 from gateway.sweep import agenda, run
 from gateway.sweep.measure import Phase, Progress, Timing
 from gateway.sweep.model import Cell, Pool, Setting, Shape, Window
-from gateway.sweep.run import Run, Work, due, guess_s, left_s
+from gateway.sweep.run import Run, Work, due, guess_s, left_s, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -127,13 +127,22 @@ async def done(
 
 
 def test_what_is_due_is_the_grid_up_to_each_pools_max_load() -> None:
-    assert due(WORK, ()) == GRID
+    assert [*due(WORK, (), "text"), *due(WORK, (), "table")] == GRID
+
+
+def test_repeats_wait_until_all_is_measured_once() -> None:
+    repeat, first, opened = (
+        Cell("text", "plain", 1, 1),
+        Cell("table", "plain", 1),
+        Cell("text", "plain", 9, 0, 2),
+    )
+    assert ordered([repeat, opened, first]) == [first, opened, repeat]
 
 
 def test_a_pool_that_a_route_may_not_use_is_left_out() -> None:
     work = replace(WORK, options=agenda.Options(pools={"table": ("mtp3",)}, rates=(2.5,)))
 
-    assert due(work, ()) == [
+    assert due(work, (), "table") == [
         Cell("table", "mtp3", 1),
         Cell("table", "mtp3", 10),
         Cell("table", "mtp3", 32, per_s=2.5),
@@ -145,7 +154,7 @@ def test_a_pool_without_engines_waits_for_a_later_run() -> None:
     work = replace(WORK, engines=ENGINES[2:])
     earlier = [window(cell) for cell in GRID if cell.pool == "plain"]
 
-    assert due(work, earlier) == [cell for cell in GRID if cell.pool == "mtp3"]
+    assert due(work, earlier, "text") == [Cell("text", "mtp3", 1), Cell("text", "mtp3", 10)]
 
 
 def test_time_left_is_that_of_the_slowest_pool() -> None:
@@ -255,12 +264,12 @@ async def test_new_cells_come_from_what_was_measured(monkeypatch: pytest.MonkeyP
 
     def next_cells(setting: Setting, windows: Iterable[Window], options: agenda.Options) -> list[Cell]:
         measured = {window.cell for window in windows}
-        return [cell for cell in GRID if cell not in measured] or [c for c in wanted if c not in measured]
+        left = [c for c in [*GRID, *wanted] if c.route in setting.routes and c not in measured]
+        return [cell for cell in left if not cell.repeat] or left
 
     monkeypatch.setattr(agenda, "next_cells", next_cells)
 
     _, told = await done(monkeypatch, fake := Fake())
 
-    assert {found.cell for found in fake.kept[-2:]} == set(wanted)
-    assert len(fake.kept) == len(GRID) + 2
+    assert sorted(found.cell for found in fake.kept) == sorted([*GRID, *wanted])
     assert any(row.cell is None for board in told.boards for row in board.rows)
