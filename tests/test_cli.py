@@ -199,6 +199,22 @@ def test_wrong_options_of_a_simulated_engine_are_usage_errors(options: list[str]
         cli.main(["simulated-engine", *options])
 
 
+def test_a_sweep_without_its_extra_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert cli.main(["sweep", "--out", "out"]) == 1
+    assert capsys.readouterr().err == "sweep needs matplotlib and rich: pip install 'ocr-gateway[sweep]'\n"
+
+
+def test_a_sweep_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[Any] = []
+    monkeypatch.setattr("gateway.sweep.command.run", lambda options: swept.append(options) or 3)
+    assert cli.main(["sweep", "--out", "out", "--engine", "3=http://gpu:8000", "--concurrency", "1,64"]) == 3
+    assert swept[0].engine == [(3, "http://gpu:8000")]
+    assert swept[0].concurrency == (1, 64)
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--version"])

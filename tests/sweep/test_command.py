@@ -209,8 +209,9 @@ def test_a_configuration_gets_what_was_found(
 
 
 def test_results_of_vllm_bench_serve_are_reported_the_same_way(
-    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("gateway.sweep.report.write", lambda *_: [])
     files = []
     for pool, rate in (("depth0", 1000.0), ("depth3", 2000.0)):
         file = tmp_path / f"{pool}.json"
@@ -225,14 +226,6 @@ def test_results_of_vllm_bench_serve_are_reported_the_same_way(
     assert "text: output tokens per second of one engine" in capsys.readouterr().out
     assert cli.main([*bench, "--from-vllm-bench", *files]) == 0
     assert read(out) == results
-
-
-def test_without_the_extra_it_says_what_to_install(
-    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert cli.main(["sweep", "--out", str(out)]) == 1
-    assert "pip install 'ocr-gateway[sweep]'" in capsys.readouterr().err
 
 
 def test_a_failure_of_the_program_is_not_taken_for_an_interruption(
