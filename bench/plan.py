@@ -1,8 +1,8 @@
 """`python -m bench.plan [--quick]`: does `ocr-gateway plan` find the fleet that exhaustive simulation finds?
 
-All compositions of four engines of depth 3, depth 1 and plain ones run three days in virtual time, in two fits,
-with the gateway's own rule choosing. The plan gets what an operator has: profiles as a sweep writes them, without
-noise and with 5% of it, and the day's load as a CSV file. Everything is simulated.
+All compositions of four engines of depth 3, depth 1 and plain ones run three days in virtual time, in two
+fits, with the gateway's own rule choosing. The plan gets what an operator has: profiles as a sweep writes
+them, without noise and with 5% of it, and the day's load as a CSV file. Everything is simulated.
 """
 
 from __future__ import annotations
@@ -289,9 +289,8 @@ def show(case: Mapping[str, Any]) -> None:
     print(f"a simulated day is reproduced within {case['noise']:.2%} (standard deviation over seeds)")
     for pick in case["picks"]:
         verdict = "the best" if pick["same"] else f"regret {pick['regret']:.2%}, noise {pick['within']:.2%}"
-        print(
-            f"  {pick['profiles']:>9}: {pick['pick']} ({verdict}: {'agrees' if pick['agrees'] else 'does not agree'})"
-        )
+        agrees = "agrees" if pick["agrees"] else "does not agree"
+        print(f"  {pick['profiles']:>9}: {pick['pick']} ({verdict}: {agrees})")
 
 
 def draw(cases: Sequence[Mapping[str, Any]]) -> None:
@@ -337,7 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.plan", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one day, one seed; nothing is written")
     options = parser.parse_args(arguments)
-    days, seeds = (list(DAYS)[1:2], SEEDS[:1]) if options.quick else (list(DAYS), SEEDS)
+    days, seeds = (list(DAYS)[1:2], SEEDS[:1]) if options.quick else (list(DAYS), SEEDS[:2])
     with ProcessPoolExecutor(WORKERS) as pool:
         cases = list(compare(Bench(pool), days, seeds))
     for case in cases:

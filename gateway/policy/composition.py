@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 _MOST_GROUPS = 8
 # Up to so many compositions all are tried; beyond that, engines are exchanged while it helps.
 _EXHAUSTIVE = 200
-# So many busy routes are tried apart; the rest stays spread.
-_APART = 3
+# So many ways to keep the busiest routes apart are tried, each on a kind of its own, and so many routes each
+# on an engine of its own; the rest stays spread.
+_WAYS, _APART = 64, 3
 # Requests move by this share of the population at first, and at last.
 _FIRST_STEP, _COARSE_STEP, _LAST_STEP = 1 / 4, 1 / 16, 1 / 128
 # How finely mixes of routes are told apart where engines hold, by number of routes: it bounds a table.
 _MIX_STEPS = {1: 16, 2: 16, 3: 16, 4: 8}
 # Draws of the profiles' errors.
-_DRAWS = 200
+_DRAWS = 100
 # A fleet is better where it is in so many of the draws, and by more than the split search is good for: the
 # exhaustive simulation of bench/plan.py ranks fleets this close either way.
 _SURE, _TIE = 0.95, 0.02
@@ -273,13 +274,13 @@ class Market:
         shares = shares / np.maximum(shares.sum(axis=0), 1)
         spread: Floats = populations[:, None, :] * shares
         yield spread
-        busy = [int(route) for route in populations.sum(axis=0).argsort()[::-1][:_APART]]
-        present = sorted(set(kinds.tolist()))
-        parts = [kinds == kind for kind in present]
-        for way in itertools.product(parts, repeat=len(busy)):
-            yield from self._placed(spread, may, engines, busy, way, populations)
-        for order in itertools.permutations(busy):
-            places = [place * len(kinds) // len(busy) for place in range(len(busy))]
+        busy = populations.sum(axis=0).argsort()[::-1].tolist()
+        parts = [kinds == kind for kind in sorted(set(kinds.tolist()))]
+        first = busy[: int(math.log(_WAYS, max(len(parts), 2)))]
+        for way in itertools.product(parts, repeat=len(first)):
+            yield from self._placed(spread, may, engines, first, way, populations)
+        for order in itertools.permutations(busy[:_APART]):
+            places = [place * len(kinds) // len(order) for place in range(len(order))]
             way = tuple(np.arange(len(kinds)) == place for place in places)
             yield from self._placed(spread, may, engines, order, way, populations)
 
@@ -555,8 +556,8 @@ def _shared(outcome: Outcome, population: int) -> tuple[tuple[int, int, tuple[in
 def _sizes(market: Market, load: Load, chosen: Outcome) -> Iterator[Size]:
     """The chosen fleet and the best with an engine fewer or more: of its like, and of those of one kind."""
     kinds, engines = len(market.kinds), sum(chosen.fleet)
-    for size in (engines - 1, engines, engines + 1):
-        fleets = {_alone(kind, kinds, size) for kind in range(kinds)} if size else set()
+    for size in (engines - 1, engines, engines + 1) if engines > 1 else (engines, engines + 1):
+        fleets = {_alone(kind, kinds, size) for kind in range(kinds)}
         for kind in range(kinds):
             changed = (*chosen.fleet[:kind], chosen.fleet[kind] + size - engines, *chosen.fleet[kind + 1 :])
             fleets |= {changed} if min(changed) >= 0 else set()
