@@ -1,0 +1,177 @@
+"""`python -m bench.published`: the published experiment by `ocr-gateway sweep`, on simulated engines.
+
+The Reducto ML team's experiment ("When does accepted speculative decoding translate into higher throughput
+and lower latency?"): three routes, nine concurrencies, depths 0, 1, 2, 3, 4, 8 and 16. The engines are
+simulated and fitted to its figures, so this shows that the sweep measures what is there, not what a GPU does.
+Published figure, model and sweep are printed side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import yaml
+
+from bench.faults import FIT, PROMPTS, engine_processes
+from bench.serving import ROOT
+from gateway.engines.simulated.model import Fit, throughput
+from gateway.sweep.model import Results
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bench.faults import EngineProcess
+    from gateway.sweep.model import Window
+
+DEPTHS = (0, 1, 2, 3, 4, 8, 16)
+QUICK_DEPTHS = (0, 3)
+IMAGES = ROOT / "docs/images"
+# A step of 256 requests takes this long to hand out; faster clocks than the machine can follow gain nothing.
+TIME_SCALE = 10.0
+
+
+def pool_name(depth: int) -> str:
+    """Return the name of the pool of a depth."""
+    return f"mtp{depth}" if depth else "plain"
+
+
+def configured(engines: Sequence[EngineProcess]) -> str:
+    """Return a routes.yaml with a pool of each engine."""
+    pools = {
+        pool_name(engine.depth): {
+            **(
+                {"speculative_config": {"method": "mtp", "num_speculative_tokens": engine.depth}}
+                if engine.depth
+                else {}
+            ),
+            "engines": [engine.url],
+        }
+        for engine in engines
+    }
+    return yaml.safe_dump({"model": "glm-ocr", "pools": pools, "routes": {route: {} for route in PROMPTS}})
+
+
+def sweep(config: Path, out: Path, options: Iterable[str]) -> Results:
+    """Run the command as an operator would; return what it measured."""
+    command = [sys.executable, "-m", "gateway.cli", "sweep"]
+    subprocess.run([*command, f"--config={config}", f"--out={out}", *options], cwd=ROOT, check=True)
+    return msgspec.json.decode((out / "results.json").read_bytes(), type=Results)
+
+
+class Measured:
+    """Valid windows of a sweep, by route, depth and load."""
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+        self._windows: dict[tuple[str, int, int], list[Window]] = {}
+        for window in results.windows:
+            if window.valid and not window.cell.per_s:
+                depth = results.setting.pools[window.cell.pool].depth
+                self._windows.setdefault((window.cell.route, depth, window.cell.load), []).append(window)
+
+    def at(self, route: str, depth: int, load: int) -> Sequence[Window]:
+        """Return the windows of a cell."""
+        return self._windows.get((route, depth, load), ())
+
+    def rate(self, route: str, depth: int, load: int) -> float | None:
+        """Return mean tokens per second; None where nothing was measured."""
+        windows = self.at(route, depth, load)
+        return sum(window.rate for window in windows) / len(windows) if windows else None
+
+    def latency(self, route: str, depth: int, load: int) -> float | None:
+        """Return the mean seconds of a request."""
+        means = [window.request_s.mean for window in self.at(route, depth, load) if window.request_s]
+        return sum(means) / len(means) if means else None
+
+    def length(self, route: str, depth: int, load: int) -> float | None:
+        """Return the acceptance length by the engine's counters."""
+        found = [window.speculation for window in self.at(route, depth, load) if window.speculation]
+        drafts = sum(speculation.drafts for speculation in found)
+        return 1 + sum(speculation.accepted for speculation in found) / drafts if drafts else None
+
+
+def figures(measured: Measured) -> list[str]:
+    """Return rows of a table: published, model and sweep."""
+    fit = Fit.builtin(FIT)
+    rows = ["| figure | published | model (simulated) | sweep (simulated) |", "|---|---|---|---|"]
+    for depth, published in (
+        (1, "about 2.0"),
+        (2, "about 2.9"),
+        (4, "3.2-4.0"),
+        (8, "3.1-4.4"),
+        (16, "3.1-4.4"),
+    ):
+        model = [fit.routes[route].acceptance_length(depth) for route in PROMPTS]
+        found = [measured.length(route, depth, 32) for route in PROMPTS]
+        rows.append(
+            f"| tokens a pass, depth {depth}, 32 requests | {published} | {_span(model)} | {_span(found)} |"
+        )
+    for route, depth, rate, seconds in (
+        ("table", 1, 2486, 9.1),
+        ("table", 16, 607, 35.3),
+        ("key-value", 1, 1541, 3.8),
+        ("key-value", 16, 414, 12.8),
+    ):
+        model_rate = throughput(fit, depth, {route: 32})[route]
+        model_s = 32 * fit.routes[route].output_tokens / model_rate
+        what = f"{route}, depth {depth}, 32 requests"
+        measured_rate = _shown(measured.rate(route, depth, 32), ",.0f")
+        rows.append(f"| {what}: tokens/s | {rate:,} | {model_rate:,.0f} | {measured_rate} |")
+        latency = _shown(measured.latency(route, depth, 32), ".1f")
+        rows.append(f"| {what}: mean latency, s | {seconds} | {model_s:.1f} | {latency} |")
+    return rows
+
+
+def gains(measured: Measured) -> list[str]:
+    """Return rows of a table: depth 3 over ordinary decoding, by the model and by the sweep."""
+    fit = Fit.builtin(FIT)
+    loads = measured.results.setting.loads
+    rows = ["| depth 3 over none | " + " | ".join(map(str, loads)) + " |", "|---" * (len(loads) + 1) + "|"]
+    for route in PROMPTS:
+        model = [throughput(fit, 3, {route: n})[route] / throughput(fit, 0, {route: n})[route] for n in loads]
+        deep, plain = ([measured.rate(route, depth, n) for n in loads] for depth in (3, 0))
+        found = [a / b if a and b else None for a, b in zip(deep, plain, strict=True)]
+        for who, ratios in (("model", model), ("sweep", found)):
+            cells = (_shown(ratio and ratio - 1, "+.0%") for ratio in ratios)
+            rows.append(f"| {route}, {who} (simulated) | " + " | ".join(cells) + " |")
+    return rows
+
+
+def _span(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{min(known):.2f}-{max(known):.2f}" if known else "-"
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Start the engines, sweep, print the tables; with --keep, put the pictures into docs/images."""
+    parser = argparse.ArgumentParser(prog="python -m bench.published", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="depths 0 and 3, four loads, short windows")
+    parser.add_argument("--out", type=Path, help="default: a folder that is deleted; an old one is continued")
+    parser.add_argument("--time-scale", type=float, default=TIME_SCALE, metavar="X", help="default: 10")
+    parser.add_argument("--keep", action="store_true", help="put the plots into docs/images")
+    options = parser.parse_args(arguments)
+    depths = QUICK_DEPTHS if options.quick else DEPTHS
+    more = ["--concurrency=1,32,80,256", "--window=20", "--repeats-max=1"] if options.quick else []
+    with tempfile.TemporaryDirectory() as folder, engine_processes(depths, options.time_scale) as engines:
+        config, out = Path(folder) / "routes.yaml", options.out or Path(folder) / "out"
+        config.write_text(configured(engines))
+        measured = Measured(sweep(config, out, more))
+        print("\n".join([*figures(measured), "", *gains(measured)]))
+        if options.keep:
+            for route in PROMPTS:
+                shutil.copy(out / f"{route}-throughput.png", IMAGES / f"sweep-{route}.png")
+
+
+if __name__ == "__main__":
+    main()
