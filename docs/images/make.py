@@ -1,9 +1,22 @@
-"""`python docs/images/make.py` draws receipt.png, the picture that the README's examples read."""
+"""Makes pictures of the documentation.
 
+`python docs/images/make.py` draws receipt.png, which the README's examples read.
+`python docs/images/make.py REPORT.html` photographs a sweep's report with Chromium: sweep-report.png is its
+beginning, sweep-route.png the first plots and figures of a route (the last, or `--route N`, from 0 on).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageChops, ImageDraw, ImageFont
 
+FOLDER = Path(__file__).parent
 LINES = [
     ("CORNER BAKERY", ""),
     ("12 Mill Street, Oxford", ""),
@@ -18,11 +31,73 @@ LINES = [
     ("Cash", "25.00"),
     ("Change", "4.30"),
 ]
+WIDTH, MOST = 1050, 4000
 
-image = Image.new("RGB", (480, 520), "white")
-draw = ImageDraw.Draw(image)
-font = ImageFont.load_default(26)
-for row, (left, right) in enumerate(LINES):
-    draw.text((30, 30 + 39 * row), left, "black", font)
-    draw.text((450, 30 + 39 * row), right, "black", font, anchor="ra")
-image.save(Path(__file__).with_name("receipt.png"), optimize=True)
+
+def receipt() -> None:
+    """Draw receipt.png."""
+    image = Image.new("RGB", (480, 520), "white")
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(26)
+    for row, (left, right) in enumerate(LINES):
+        draw.text((30, 30 + 39 * row), left, "black", font)
+        draw.text((450, 30 + 39 * row), right, "black", font, anchor="ra")
+    image.save(FOLDER / "receipt.png", optimize=True)
+
+
+def report(page: Path, route: str, folder: Path) -> None:
+    """Photograph a report: what is shown of it is chosen by style, so every picture is of the real page."""
+    text = page.read_text(encoding="utf-8")
+    routes = text.count('<section aria-labelledby="route-')
+    chosen = f'[aria-labelledby="route-{route or routes - 1}"]'
+    photograph(text, "section ~ section { display: none }", folder / "sweep-report.png")
+    photograph(
+        text,
+        f"header, section:not({chosen}), figure ~ figure ~ figure, .scroll ~ * {{ display: none }}",
+        folder / "sweep-route.png",
+    )
+
+
+def photograph(text: str, style: str, out: Path) -> None:
+    """Save a page as Chromium shows it, cut to what is on it."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not browser:
+        raise SystemExit("no Chromium here: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as folder:
+        page, shot = Path(folder, "page.html"), Path(folder, "shot.png")
+        page.write_text(text.replace("</style>", f"{style}</style>", 1), encoding="utf-8")
+        # Chromium's sandbox refuses to run as root.
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        options = [
+            *sandbox,
+            "--headless",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--user-data-dir={folder}/profile",
+        ]
+        window = [f"--window-size={WIDTH},{MOST}", f"--screenshot={shot}", page.as_uri()]
+        subprocess.run([browser, *options, *window], check=True, capture_output=True)  # noqa: S603 - found above
+        image = Image.open(shot).convert("RGB")
+    used = ImageChops.difference(image, Image.new("RGB", image.size, image.getpixel((0, 0)))).getbbox()
+    bottom = min(used[3] + 24, image.height) if used else image.height
+    image.crop((0, 0, image.width, bottom)).save(out, optimize=True)
+    print(f"drawn: {out}")
+
+
+def main() -> None:
+    """Make what is asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("report", type=Path, nargs="?", metavar="REPORT.html")
+    parser.add_argument("--route", default="", metavar="N")
+    parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER")
+    options = parser.parse_args()
+    if options.report:
+        report(options.report, options.route, options.out)
+    else:
+        receipt()
+
+
+if __name__ == "__main__":
+    main()
