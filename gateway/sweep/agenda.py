@@ -30,8 +30,6 @@ _HOPELESS = 0.025
 _SURE = 0.9
 # Differences within this either way are none.
 _TIE = 0.02
-# What is asked next needs no fine interval.
-_DRAWS = 400
 
 
 @dataclass(frozen=True)
@@ -90,12 +88,19 @@ class _Plan:
 
     def first(self) -> list[Cell]:
         """The cells that were not yet measured at all."""
-        if not self._options.quick:
-            return self._wanted(self._setting.loads)
         grid = self._setting.loads
-        seen = {grid[0], grid[len(grid) // 2], grid[-1]}
-        seen |= {window.cell.load for window in self._windows if not window.cell.per_s} & set(grid)
-        return self._wanted(sorted(seen)) or self._wanted(self._halves(sorted(map(grid.index, seen))))
+        if not self._options.quick:
+            return self._wanted(grid)
+        ends = sorted({grid[0], grid[len(grid) // 2], grid[-1]})
+        if cells := self._wanted(ends):
+            return cells
+        found = self._contest()
+        if found is None:
+            return []
+        seen = sorted({grid.index(window.cell.load) for window in self._windows if window.cell.load in grid})
+        halves = [(left, (left + right) // 2, right) for left, right in pairwise(seen) if right - left > 1]
+        middles = [grid[half[1]] for half in halves if _may_change(found, *(grid[at] for at in half))]
+        return self._wanted([grid[at] for at in seen], found) or self._wanted(middles, found)
 
     def opened(self) -> list[Cell]:
         """The cells of open loops."""
@@ -108,7 +113,7 @@ class _Plan:
 
     def repeats(self) -> list[Cell]:
         """The next round of repeats; only once all was measured."""
-        found = self._contest()
+        found = self._contest() if self._options.repeats_max > 1 else None
         if found is None or len(found.pools) < 2:
             return []
         wanted = [
@@ -120,13 +125,15 @@ class _Plan:
         round_ = min((cell.repeat for cell in wanted), default=0)
         return [cell for cell in wanted if cell.repeat == round_]
 
-    def _wanted(self, loads: Sequence[int]) -> list[Cell]:
+    def _wanted(self, loads: Sequence[int], found: Contest | None = None) -> list[Cell]:
+        """Open cells at some loads; of the pools that may win there, once that is known."""
         return [
             cell
             for load in loads
             for pool in self._pools
             if load <= self._setting.pools[pool].max_load
             and self._open(cell := Cell(self._route, pool, load))
+            and (found is None or pool in _racing(found, load))
         ]
 
     def _open(self, cell: Cell) -> bool:
@@ -140,20 +147,7 @@ class _Plan:
         return cell if self._open(cell) else None
 
     def _contest(self) -> Contest | None:
-        return contest(self._setting.pools, self._windows, [self._route], draws=_DRAWS)
-
-    def _halves(self, seen: Sequence[int]) -> list[int]:
-        """The loads in the middle of the gaps in which the best depth changes, or may."""
-        found = self._contest()
-        grid = self._setting.loads
-        if found is None:
-            return []
-        middles = [
-            (grid[left], grid[(left + right) // 2], grid[right])
-            for left, right in pairwise(seen)
-            if right - left > 1
-        ]
-        return [middle for left, middle, right in middles if _may_change(found, left, middle, right)]
+        return contest(self._setting.pools, self._windows, [self._route])
 
 
 def _may_change(found: Contest, left: int, middle: int, right: int) -> bool:

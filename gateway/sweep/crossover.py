@@ -25,8 +25,8 @@ LAST = 4096
 # Of draws in which a depth must be the best to be certain: the upper end of a two-sided 95% interval.
 _CERTAIN = 0.975
 _ENDS = (2.5, 97.5)
-# Loads at which curves are compared: all integers up to 60, then 1.7% apart.
-_FINENESS = 1.017
+# Loads at which curves are compared: all integers up to 40, then 2.5% apart.
+_FINENESS = 1.025
 # A pool measured at fewer loads than this has no curve; it is compared where all others have as few.
 _FEWEST = 3
 
@@ -92,7 +92,8 @@ class Contest:
             gain = np.clip(np.nan_to_num(ahead[0] - ahead[1]), -1, 1) * self._weights()[inside]
         total = np.concatenate([np.zeros((*gain.shape[:-1], 1)), np.cumsum(gain, axis=-1)], axis=-1)
         places: Floats = np.append(self.loads[inside], last + 1.0)
-        return places[total.argmax(axis=-1)]
+        found: Floats = places[total.argmax(axis=-1)]
+        return found
 
 
 def contest(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,14 +28,18 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# The noise of a two-minute window, relative, where nothing was repeated; and the least that any window has.
+# The noise of a two-minute window, relative, where nothing was repeated and windows tell no error of their
+# own; how many times that error it is taken to be where they do; and the least that any window has.
 ASSUMED_NOISE = 0.05
+_UNSEEN = 2.0
 _LEAST_NOISE = 1e-3
 # How the time per token may bend over the logarithm of the load. An engine whose time is a + bN, or that
 # saturates, bends within the first pair; the second is for what no smooth curve follows, such as a batch size
 # that a kernel likes.
 _BEND, _BEND_WIDTH = 0.5, 2.0
 _KINK, _KINK_WIDTH = 0.01, 0.7
+# Of what curves may be made of, the parts below this share of the largest show nowhere.
+_NEGLIGIBLE = 1e-8
 # A draw's noise is at most so many times what was seen, however few the repeats.
 _MOST_SCALE = 10.0
 
@@ -94,16 +99,25 @@ def points_of(windows: Iterable[Window], route: str) -> dict[str, tuple[Point, .
     """Return the raw points of a route's curves, by pool, loads ascending.
 
     A point's standard error is by the noise that repeats show over the whole route, or that a window tells of
-    itself where that is more: one window cannot know how the next will differ.
+    itself where that is more: one window cannot know how the next will differ. Without repeats it is taken to
+    be twice what the window tells, or 5% where it tells nothing.
     """
     groups = usable(windows, route)
     noise = noise_of(groups.values())
     points: dict[str, list[Point]] = defaultdict(list)
     for (pool, load), same in groups.items():
         rate = sum(window.rate for window in same) / len(same)
-        variances = [max(noise.deviation, _LEAST_NOISE, window.stderr / window.rate) ** 2 for window in same]
+        variances = [_deviation(window, noise) ** 2 for window in same]
         points[pool].append(Point(load, rate, rate * math.sqrt(sum(variances)) / len(same), len(same)))
     return {pool: tuple(found) for pool, found in points.items()}
+
+
+def _deviation(window: Window, noise: Noise) -> float:
+    """Standard deviation of windows like this one, relative."""
+    own = window.stderr / window.rate
+    if not noise.freedom:
+        return max(_UNSEEN * own, _LEAST_NOISE) if own else noise.deviation
+    return max(noise.deviation, own, _LEAST_NOISE)
 
 
 def scales(noise: Noise, draws: int, rng: np.random.Generator) -> Floats:
@@ -129,23 +143,32 @@ def drawn(
     at = np.searchsorted(loads, [point.load for point in points])
     times = np.log([point.load / point.rate for point in points])
     errors = np.array([point.stderr / point.rate for point in points])
-    prior = _prior(loads, pool)
-    weights = np.linalg.solve(prior[np.ix_(at, at)] + np.diag(errors**2), prior[at]).T
-    truths = rng.standard_normal((len(scale), len(loads))) @ np.linalg.cholesky(prior).T
+    basis = _basis(tuple(loads.tolist()), tuple(first for first, _, _ in pool.ranges))
+    weights = np.linalg.solve(basis[at] @ basis[at].T + np.diag(errors**2), basis[at] @ basis.T).T
+    truths = rng.standard_normal((len(scale), basis.shape[1])) @ basis.T
     measured = truths[:, at] + scale[:, None] * errors * rng.standard_normal((len(scale), len(points)))
     level = times.mean()
     mean = np.log(loads) - level - weights @ (times - level)
     return Drawn(mean, mean + truths - measured @ weights.T)
 
 
-def _prior(loads: Floats, pool: Pool) -> Floats:
-    """Covariance of the logarithm of the time per token, at all pairs of loads."""
+@lru_cache(maxsize=64)
+def _basis(loads: tuple[float, ...], starts: tuple[int, ...]) -> Floats:
+    """Curves, a column each, of which a sum with standard normal factors may be the log of the time per token.
+
+    Args:
+        loads: where to know them.
+        starts: loads from which an engine with a schedule of its own runs at another depth.
+    """
     place = np.log(loads)
     gap = np.abs(place[:, None] - place)
-    piece = np.searchsorted([first for first, _, _ in pool.ranges], loads, side="right")
+    piece = np.searchsorted(starts, loads, side="right")
     bends = _BEND**2 * np.exp(-((gap / _BEND_WIDTH) ** 2) / 2)
     near = math.sqrt(3) / _KINK_WIDTH * gap
     kinks = _KINK**2 * (1 + near) * np.exp(-near)
     slope = place - place.mean()
-    together: Floats = 1 + np.outer(slope, slope) + (piece[:, None] == piece) * (bends + kinks)
-    return together + 1e-9 * np.eye(len(loads))
+    covariance = 1 + np.outer(slope, slope) + (piece[:, None] == piece) * (bends + kinks)
+    values, vectors = np.linalg.eigh(covariance)
+    kept = values > _NEGLIGIBLE * values[-1]
+    basis: Floats = vectors[:, kept] * np.sqrt(values[kept])
+    return basis

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Schedule = tuple[tuple[int, int, int], ...]
 
-_DRAWS = 2000
-
 
 def findings(results: Results, seed: int = 0) -> Findings:
     """Conclude from what was measured so far.
@@ -31,7 +29,7 @@ def findings(results: Results, seed: int = 0) -> Findings:
     setting, windows = results.setting, results.windows
     routes = [route for route in setting.routes if usable(windows, route)]
     found = {route: _route(results, route, seed) for route in routes}
-    together = contest(setting.pools, windows, routes, seed=seed, draws=_DRAWS)
+    together = contest(setting.pools, windows, routes, seed=seed)
     own = _own_schedule(decide(together)) if together else ()
     return Findings(routes=found, own_schedule=own, words=tuple(_words(results, own)))
 
@@ -39,7 +37,7 @@ def findings(results: Results, seed: int = 0) -> Findings:
 def _route(results: Results, route: str, seed: int) -> RouteFindings:
     setting, windows = results.setting, results.windows
     points = points_of(windows, route)
-    compared = contest(setting.pools, windows, [route], seed=seed, draws=_DRAWS)
+    compared = contest(setting.pools, windows, [route], seed=seed)
     outcome = decide(compared) if compared else None
     deeper = tuple(_deeper(setting, windows, route))
     return RouteFindings(
@@ -227,8 +225,8 @@ class _Teller:
         noise = compared.noise
         if noise.seen is None:
             return (
-                "Nothing was repeated, so the noise of a window is not known; it is taken to be "
-                f"{ASSUMED_NOISE:.0%}, and no crossover counts as certain."
+                "Nothing was repeated, so how windows differ is not known; it is taken to be twice the error "
+                f"that each tells of itself, or {ASSUMED_NOISE:.0%}, and no crossover counts as certain."
             )
         return (
             f"One window differs from the next by {noise.deviation:.1%} (standard deviation, from "
