@@ -194,7 +194,7 @@ def window(
         cached=_cached(first.work, last.work),
     )
     return msgspec.structs.replace(
-        measured, invalid=tuple(_invalid(measured, samples)), flags=tuple(_flags(measured, ended))
+        measured, invalid=tuple(_invalid(measured, samples)), flags=tuple(_flags(measured, samples, ended))
     )
 
 
@@ -213,13 +213,14 @@ def _invalid(measured: Window, samples: Sequence[Sample]) -> Iterator[str]:
         yield f"this machine was too busy to send the load: {measured.late_s:.2f} s behind"
 
 
-def _flags(measured: Window, ended: Sequence[Record]) -> Iterator[str]:
+def _flags(measured: Window, samples: Sequence[Sample], ended: Sequence[Record]) -> Iterator[str]:
     load = measured.cell.load
     if not measured.steady:
         yield f"throughput was not steady yet after {measured.warm_s:.0f} s"
-    if not measured.cell.per_s and _held(measured) < _HELD:
-        share = f"{_held(measured) * load:.1f} of {load}"
-        yield f"the engine counted {share} requests: the others were on their way, or being prepared"
+    # A real engine prepares images before it counts a request; a simulated one has nothing to prepare.
+    held = (measured.running + measured.waiting) / load
+    if samples[0].work.simulated and not measured.cell.per_s and held < _HELD:
+        yield f"this machine was busy: the simulated engine had {held * load:.1f} of {load} requests"
     if _behind(measured) > _BEHIND[0]:
         yield f"this machine was busy: {measured.late_s:.2f} s behind when it sent"
     if measured.requests < max(_FEW_REQUESTS, load):
@@ -235,10 +236,6 @@ def _flags(measured: Window, ended: Sequence[Record]) -> Iterator[str]:
         yield f"{measured.cached:.0%} of the prompt tokens came from the prefix cache"
     if measured.agree is False:
         yield "the answers and the engine's counters disagree on acceptance"
-
-
-def _held(measured: Window) -> float:
-    return (measured.running + measured.waiting) / measured.cell.load
 
 
 def _behind(measured: Window) -> float:
