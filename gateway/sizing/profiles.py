@@ -14,7 +14,7 @@ from gateway.policy.composition import Kind
 from gateway.policy.depth import Curve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 # What must be the same in all, and what had better be.
@@ -124,7 +124,7 @@ def _listed(values: Mapping[str, str]) -> str:
     return ", ".join(f"{value} ({name})" for value, name in values.items())
 
 
-def _configs(profiles: Any) -> dict[str, dict[str, Any]]:
+def _configs(profiles: Iterable[Profile]) -> dict[str, dict[str, Any]]:
     """By pool, the speculative configs that profiles tell, by their JSON."""
     configs: dict[str, dict[str, Any]] = {}
     for profile in profiles:
@@ -183,6 +183,13 @@ def _pool(config: Mapping[str, Any] | None) -> Pool | None:
     if config is None:
         return None
     try:
-        return Pool(speculative_config=dict(config), engines=(EMBEDDED,))
+        return Pool(speculative_config=_frozen(config), engines=(EMBEDDED,))
     except ValidationError:
         return None
+
+
+def _frozen(value: Any) -> Any:
+    """A value as a configuration has it: tuples for lists."""
+    if isinstance(value, dict):
+        return {key: _frozen(entry) for key, entry in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
