@@ -18,6 +18,7 @@ import uvloop
 
 from gateway import __version__
 from gateway.client import EngineClient
+from gateway.config import load
 from gateway.errors import ConfigError
 from gateway.sweep import agenda, documents, imported, printed, progress, report, store, targets, write
 from gateway.sweep.findings import findings
@@ -63,11 +64,13 @@ def run(options: argparse.Namespace) -> int:
     if options.report_only:
         return _conclude(options, path, store.read(options.out))
     if path:
-        config = targets.configured(path, options.pools, options.routes)
+        config, everything = targets.configured(path, options.pools, options.routes), load(path)
     else:
         config = targets.named(options.engine, options.model, options.routes)
+        everything = targets.named(options.engine, options.model, None)
     prompts = dict(options.prompt)
-    if unknown := prompts.keys() - config.routes.keys():
+    # Those of routes that are not measured this time may stay.
+    if unknown := prompts.keys() - config.routes.keys() - everything.routes.keys():
         raise ConfigError([f"--prompt: there is no route {name!r}" for name in sorted(unknown)])
     if options.from_vllm_bench:
         return _import(options, path, config)
@@ -241,7 +244,10 @@ def _conclude(options: argparse.Namespace, path: Path | None, results: Results) 
     found = findings(results)
     print("\n".join(printed.found(results, found)))
     files = report.write(results, found, options.out)
-    print(f"wrote {', '.join(str(file) for file in files)}")
+    print(f"wrote {', '.join(map(str, files))}")
+    if not found.routes:
+        print("no valid window: there is nothing to conclude, and nothing to write", file=sys.stderr)
+        return 1
     if path and options.diff:
         changes = write.preview(path, results, found)
         print(changes, end="")

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from gateway.sweep.requests import Bodies
 
 _PATH = "/v1/chat/completions"
-_HEADERS = {"Content-Type": "application/json"}
+# A connection each: of a kept one nobody knows whether the engine is just closing it, and one error costs the
+# window. vLLM closes idle ones after 5 s, by the clock of a loop that may be busy.
+_HEADERS = {"Content-Type": "application/json", "Connection": "close"}
 _CONNECT_S = 5.0
 _UNTOLD = Usage()
 # In JSON no text can hold these: its quotes would be escaped.

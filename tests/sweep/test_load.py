@@ -85,6 +85,14 @@ async def test_as_many_clients_as_asked_for_send_their_next_at_once() -> None:
     assert load.aborted == 0
 
 
+async def test_no_request_meets_a_connection_that_the_engine_is_about_to_close() -> None:
+    engine = FakeEngine()
+    async with load_on(engine) as load, going(load.closed(2), load):
+        await until(lambda: len(load.records) >= 5)
+
+    assert {headers["connection"] for headers in engine.headers} == {"close"}
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_record_tells_what_the_answer_told(stream: bool) -> None:
     async def told(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> None:

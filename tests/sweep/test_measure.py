@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 from typing import TYPE_CHECKING, Any
@@ -148,6 +149,23 @@ async def test_an_engine_that_is_gone_is_a_lost_window() -> None:
 
     assert window.invalid == ("the engine's metrics cannot be read: no connection to the engine",)
     assert (window.seconds, window.engine) == (0, "e")
+
+
+async def test_an_engine_that_dies_in_the_window_is_a_lost_window() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(simulated(3))
+        dying: list[asyncio.Task[None]] = []
+
+        def die(progress: Progress) -> None:
+            if progress.phase is Phase.WINDOW and not dying:
+                dying.append(asyncio.create_task(stack.aclose()))
+
+        window = await measured(engine, timing=Timing(1_000_000, 40), on_progress=die)
+        await dying[0]
+
+    assert "; ".join(window.invalid).count("engine") > 0
+    assert window.requests > 0
+    assert not window.valid
 
 
 async def test_an_interrupted_cell_leaves_no_work_behind(engine: Engine) -> None:
