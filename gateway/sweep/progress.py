@@ -147,7 +147,7 @@ def table(board: Board, recent: Sequence[Window]) -> Group:
         engines.add_column(name, justify=justify)
     for row in board.rows:
         engines.add_row(row.engine, row.pool, *_cells(row))
-    windows = [Text(line(window), style="dim") for window in recent]
+    windows = [Text(line(window), style="dim", no_wrap=True, overflow="ellipsis") for window in recent]
     return Group(engines, *windows, Text(summary(board), style="bold"))
 
 

@@ -264,11 +264,12 @@ class Run:
         self._show.update(self._board())
 
     def _board(self) -> Board:
+        under_way = [row.progress.left_s for row in self._rows.values() if row.progress]
         return Board(
             rows=tuple(self._rows.values()),
             done=sum(window.valid for window in self.windows),
             due=len(self.due),
             invalid=sum(not window.valid for window in self.windows),
-            left_s=max(0.0, self._ends_at - self._clock()),
+            left_s=max(self._ends_at - self._clock(), *under_way, 0.0),
             simulated=self._work.setting.simulated,
         )

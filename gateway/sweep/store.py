@@ -122,6 +122,7 @@ def merge(before: Setting, now: Setting, path: Path) -> Setting:
     }
     return msgspec.structs.replace(
         before,
+        gpu=before.gpu or now.gpu,
         pools={**before.pools, **now.pools, **engines},
         routes={**before.routes, **now.routes},
         loads=tuple(sorted({*before.loads, *now.loads})),
@@ -129,8 +130,10 @@ def merge(before: Setting, now: Setting, path: Path) -> Setting:
 
 
 def _differences(before: Setting, now: Setting) -> Iterator[str]:
-    for name in ("model", "gpu", "simulated", "window_s"):
+    for name in ("model", "simulated", "window_s"):
         yield from _changed(name, getattr(before, name), getattr(now, name))
+    if before.gpu and now.gpu:
+        yield from _changed("gpu", before.gpu, now.gpu)
     for name in before.pools.keys() & now.pools.keys():
         for field in ("depth", "speculative_config", "max_load", "version"):
             old, new = getattr(before.pools[name], field), getattr(now.pools[name], field)

@@ -87,6 +87,18 @@ def test_pools_routes_and_loads_may_come(tmp_path: Path) -> None:
     assert (read(tmp_path).setting, read(tmp_path).windows) == (setting, (window(),))
 
 
+def test_the_gpu_need_be_named_once(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.open(SETTING)
+        assert store.preview(changed(gpu="1x H100")).setting.gpu == "1x H100"
+    with Store(tmp_path) as store:
+        store.open(changed(gpu="1x H100"))
+    with Store(tmp_path) as store:
+        assert store.open(SETTING).setting.gpu == "1x H100"
+        with pytest.raises(ConfigError, match="measured with gpu '1x H100', now it is '1x L40S'"):
+            store.preview(changed(gpu="1x L40S"))
+
+
 @pytest.mark.parametrize(
     ("now", "said"),
     [
