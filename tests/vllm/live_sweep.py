@@ -57,7 +57,7 @@ class Sweep:
         ]
         command += [f"--concurrency={','.join(map(str, LOADS))}", "--window=12", "--max-warmup=20"]
         command += ["--repeats-max=1", "--max-tokens=64", f"--routes={','.join(routes)}", *options]
-        command += [f"--prompt={route}={PROMPTS[route]}" for route in routes]
+        command += [f"--prompt={route}={PROMPTS[route]}" for route in ROUTES]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
