@@ -30,6 +30,7 @@ _LOST = 3
 _WARM_GUESS = 0.5
 _DRAIN_GUESS = 0.25
 _HEALTH_S = 10.0
+_ASK_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ class Run:
         while await self._client.healthy(engine, _HEALTH_S) is not True:
             if self._clock() >= until:
                 return False
-            await asyncio.sleep(min(1.0, self._work.patience_s))
+            await asyncio.sleep(_ASK_AGAIN_S)
         return True
 
     async def _give_up(self, engine: Engine, reason: str) -> None:

@@ -176,17 +176,17 @@ async def check(client: EngineClient, config: Config, engines: Collection[Engine
     Raises:
         ConfigError: with every problem of every engine, or a mixture of real and simulated ones.
     """
-    told = await asyncio.gather(*(look(client, engine, config) for engine in engines), return_exceptions=True)
     found: dict[str, Found] = {}
     problems: list[str] = []
-    for engine, answer in zip(engines, told, strict=True):
-        match answer:
-            case Found():
-                found[engine.name] = answer
-            case ConfigError():
-                problems += answer.problems
-            case BaseException():
-                raise answer
+
+    async def ask(engine: Engine) -> None:
+        try:
+            found[engine.name] = await look(client, engine, config)
+        except ConfigError as error:
+            problems.extend(error.problems)
+
+    await asyncio.gather(*map(ask, engines))
+    problems.sort()
     kinds = {answer.simulated for answer in found.values()}
     if len(kinds) > 1:
         names = sorted(f"simulated by fit {kind}" if kind else "real" for kind in kinds)

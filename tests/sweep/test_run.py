@@ -243,19 +243,25 @@ async def test_a_pool_without_an_engine_left_does_not_hold_up_the_others(
 
 
 async def test_an_engine_that_comes_back_goes_on(monkeypatch: pytest.MonkeyPatch, well: set[str]) -> None:
-    well.remove("m1")
+    asked = 0
     tries = Counter[str]()
+
+    async def healthy(_: EngineClient, engine: Engine, within_s: float) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 2
 
     def reasons(engine: Engine, cell: Cell) -> list[str]:
         tries[engine.name] += 1
-        if engine.name == "m1" and tries["m1"] == 1:
-            asyncio.get_running_loop().call_soon(well.add, "m1")
-            return ["the engine died"]
-        return []
+        return ["the engine died"] if engine.name == "m1" and tries["m1"] == 1 else []
 
-    going, _ = await done(monkeypatch, Fake(reasons), work=replace(WORK, patience_s=0.01))
+    monkeypatch.setattr(EngineClient, "healthy", healthy)
+    work = replace(WORK, engines=ENGINES[2:], patience_s=60)
+    monkeypatch.setattr(run, "_ASK_AGAIN_S", 0)
 
-    assert (going.gone, going.lost) == ({}, [])
+    going, _ = await done(monkeypatch, Fake(reasons), work=work)
+
+    assert (asked, going.gone, going.lost, going.due) == (3, {}, [], [])
 
 
 async def test_new_cells_come_from_what_was_measured(monkeypatch: pytest.MonkeyPatch, well: set[str]) -> None:
