@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gateway.sweep.crossover import contest, decide
+from gateway.sweep.crossover import ENDS, contest, decide
 from gateway.sweep.model import Cell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gateway.sweep.crossover import Contest, Outcome
     from gateway.sweep.model import Change, Setting, Window
@@ -30,6 +31,10 @@ _HOPELESS = 0.025
 _SURE = 0.9
 # Differences within this either way are none.
 _TIE = 0.02
+# Repeats end where those that are left would tell a winner only if they were so many standard deviations off:
+# once in ten times they are.
+_SLIM = 1.28
+_Z95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ class _Plan:
             return []
         wanted = [
             cell
-            for load in _contested(found, decide(found), self._setting.loads)
+            for load in _contested(found, decide(found), self._setting.loads, self._share_done)
             for pool in _racing(found, load)
             if (cell := self._next(pool, load)) and cell.repeat < self._options.repeats_max
         ]
@@ -139,6 +144,11 @@ class _Plan:
     def _open(self, cell: Cell) -> bool:
         return cell not in self._done and self._tried[cell] < _TRIES
 
+    def _share_done(self, load: int) -> float:
+        """The share of a load's windows that were measured, of the pool that has the fewest."""
+        counts = Counter(cell.pool for cell in self._done if cell.load == load and not cell.per_s)
+        return min(counts.values(), default=0) / self._options.repeats_max
+
     def _next(self, pool: str, load: int) -> Cell | None:
         """The repeat that a pool's cells at a load come to; None where one was given up."""
         cell = Cell(self._route, pool, load)
@@ -157,13 +167,17 @@ def _may_change(found: Contest, left: int, middle: int, right: int) -> bool:
     return best[0] != best[2] or found.chances()[best[0]][at[1]] < _SURE
 
 
-def _contested(found: Contest, outcome: Outcome, grid: Sequence[int]) -> list[int]:
+def _contested(
+    found: Contest, outcome: Outcome, grid: Sequence[int], share_done: Callable[[int], float]
+) -> list[int]:
     """The measured loads at which more windows are wanted."""
     wide = [change for change in outcome.changes if _steps(change, grid) > _STEPS]
     loads = {load for change in wide for load in _around(change, found.measured)}
-    for load, depth in found.certain().items():
-        if depth is None and not outcome.near(load) and not _tied(found, load):
-            loads.add(load)
+    loads |= {
+        load
+        for load, depths in found.contenders().items()
+        if len(depths) > 1 and not outcome.near(load) and _worthwhile(found, load, share_done(load))
+    }
     if found.noise.freedom < _FREEDOM:
         near = {load for change in outcome.changes for load in _around(change, found.measured)}
         loads |= near or {min(found.measured, key=lambda load: _lead(found, load))}
@@ -210,8 +224,15 @@ def _lead(found: Contest, load: int) -> float:
     return float(first - others[0]) if others else float("inf")
 
 
-def _tied(found: Contest, load: int) -> bool:
-    """Whether what may be won at a load is nothing to speak of."""
+def _worthwhile(found: Contest, load: int, done: float) -> bool:
+    """Whether a winner at a load would be worth something, and the windows that are left may well tell one.
+
+    The difference as it will be known at last is normal about the one known now, and must then be beyond an
+    error that falls with the root of the windows.
+    """
     pair = found.draws[:, _ranking(found, load), _place(found, load)]
-    low, high = np.percentile(pair[:, 0] - pair[:, -1], (2.5, 97.5))
-    return bool(low >= -_TIE and high <= _TIE)
+    low, lead, high = np.percentile(pair[:, 0] - pair[:, -1], (ENDS[0], 50, ENDS[1]))
+    error = (high - low) / (2 * _Z95)
+    missing = _Z95 * error * math.sqrt(done) - lead
+    tied = low >= -_TIE and high <= _TIE
+    return bool(not tied and missing <= _SLIM * error * math.sqrt(max(0.0, 1 - done)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from gateway.sweep.model import Point, Pool, Window
 
 LAST = 4096
-# Of draws in which a depth must be the best to be certain: the upper end of a two-sided 95% interval.
-_CERTAIN = 0.975
-_ENDS = (2.5, 97.5)
+# A 95% interval, as percentiles of draws.
+ENDS = (2.5, 97.5)
+# A depth that is the best in fewer draws than this is certainly not the best.
+_BEATEN = 0.025
 # Loads at which curves are compared: all integers up to 40, then 2.5% apart.
 _FINENESS = 1.025
 # A pool measured at fewer loads than this has no curve; it is compared where all others have as few.
@@ -63,12 +65,12 @@ class Contest:
         fastest = np.take_along_axis(self.depths[None], self.draws.argmax(axis=1)[:, None], axis=1)[:, 0]
         return {int(depth): (fastest == depth).mean(axis=0) for depth in np.unique(self.depths)}
 
-    def certain(self) -> dict[int, int | None]:
-        """By measured load, the depth that wins beyond the noise; None where none does."""
+    def contenders(self) -> dict[int, list[int]]:
+        """By measured load, the depths that may be the best there: one where it wins beyond the noise."""
         chances = self.chances()
         at = np.searchsorted(self.loads, self.measured)
         return {
-            load: next((depth for depth, chance in chances.items() if chance[place] >= _CERTAIN), None)
+            load: [depth for depth, chance in chances.items() if chance[place] >= _BEATEN]
             for load, place in zip(self.measured, at.tolist(), strict=True)
         }
 
@@ -178,20 +180,14 @@ class Outcome:
 
 
 def decide(contest: Contest) -> Outcome:
-    """Find the schedule: a depth has a range only where it wins beyond the noise at some measured load."""
-    blocks: list[tuple[int, int, int]] = []
-    for load, depth in contest.certain().items():
-        if depth is not None:
-            first = blocks.pop()[0] if blocks and blocks[-1][2] == depth else load
-            blocks.append((first, load, depth))
-    if not blocks:
-        blocks = [(contest.measured[0], contest.measured[-1], _overall(contest))]
+    """Find the schedule: as few ranges as can be had without a depth at a load where it certainly loses."""
+    blocks = _blocks(contest)
     spans = [_change(contest, *pair) for pair in pairwise(blocks)]
     starts = [1, *(load for load, _, _ in spans)]
     ends = [*(start - 1 for start in starts[1:]), LAST]
     ranges = tuple(
-        _range(contest, first, last, depth)
-        for first, last, (_, _, depth) in zip(starts, ends, blocks, strict=True)
+        _range(contest, first, last, block.depth)
+        for first, last, block in zip(starts, ends, blocks, strict=True)
     )
     changes = tuple(
         Change(load, low, high, before.pool, after.pool, contest.noise.seen is not None)
@@ -200,20 +196,48 @@ def decide(contest: Contest) -> Outcome:
     return Outcome(ranges, changes)
 
 
-def _overall(contest: Contest) -> int:
-    """The depth of the pool that is the fastest on the whole."""
-    first, last = int(contest.loads[0]), int(contest.loads[-1])
-    worth = contest.advantage(first, last, contest.mean, np.zeros_like(contest.mean))
-    return int(contest.depths[int(worth.argmax()), 0])
+@dataclass(frozen=True)
+class _Block:
+    """Neighbouring measured loads that get the same depth."""
+
+    depth: int
+    loads: tuple[int, ...]
 
 
-def _change(
-    contest: Contest, before: tuple[int, int, int], after: tuple[int, int, int]
-) -> tuple[int, int, int]:
+def _blocks(contest: Contest) -> list[_Block]:
+    """The fewest blocks that lose nothing certain; of those the fastest."""
+    ways: dict[int, tuple[int, float, tuple[int, ...]]] = {}
+    for load, depths in contest.contenders().items():
+        place = int(np.searchsorted(contest.loads, load))
+        ways = {
+            depth: min(
+                (
+                    (count + (depth != before), slow - _at(contest, depth, place), (*path, depth))
+                    for before, (count, slow, path) in ways.items()
+                ),
+                default=(0, -_at(contest, depth, place), (depth,)),
+            )
+            for depth in depths
+        }
+    path = zip(min(ways.values())[2], contest.measured, strict=True)
+    return [
+        _Block(depth, tuple(load for _, load in some)) for depth, some in groupby(path, key=itemgetter(0))
+    ]
+
+
+def _at(contest: Contest, depth: int, place: int) -> float:
+    return float(contest.best(depth, contest.mean)[place])
+
+
+def _change(contest: Contest, before: _Block, after: _Block) -> tuple[int, int, int]:
     """Where one block goes over into the next, with its interval."""
-    load = int(contest.split(before[2], after[2], before[1] + 1, after[0] - 1, contest.mean))
-    drawn = contest.split(before[2], after[2], before[0], after[1], contest.draws)
-    low, high = np.percentile(drawn, _ENDS, method="nearest")
+    may = contest.contenders()
+    loads = [*before.loads, *after.loads]
+    lost = max((load for load in loads if after.depth not in may[load]), default=loads[0])
+    won = min((load for load in loads if load > lost and before.depth not in may[load]), default=loads[-1])
+    load = int(contest.split(before.depth, after.depth, lost + 1, won - 1, contest.mean))
+    drawn = contest.split(before.depth, after.depth, loads[0], loads[-1], contest.draws)
+    low, high = np.percentile(drawn, ENDS, method="nearest")
     return load, min(load, int(low)), max(load, int(high))
 
 
@@ -230,6 +254,6 @@ def _range(contest: Contest, first: int, last: int, depth: int) -> Range:
         return Range(first, last, contest.pools[mine], depth, "", 0.0, 0.0, 0.0)
     other = max(others, key=lambda pool: worth[pool])
     drawn = contest.advantage(low, high, contest.draws[:, mine], contest.draws[:, other])
-    ends = np.expm1(np.percentile(drawn, _ENDS))
+    ends = np.expm1(np.percentile(drawn, ENDS))
     margin = float(np.expm1(worth[mine] - worth[other]))
     return Range(first, last, contest.pools[mine], depth, contest.pools[other], margin, *map(float, ends))

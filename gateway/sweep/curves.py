@@ -154,7 +154,7 @@ def drawn(
 
 @lru_cache(maxsize=64)
 def _basis(loads: tuple[float, ...], starts: tuple[int, ...]) -> Floats:
-    """Curves, a column each, of which a sum with standard normal factors may be the log of the time per token.
+    """Curves, a column each; the log of the time per token is taken for a sum of them, normally distributed.
 
     Args:
         loads: where to know them.

@@ -6,7 +6,9 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from gateway.sweep.crossover import contest, decide
+import numpy as np
+
+from gateway.sweep.crossover import ENDS, contest, decide
 from gateway.sweep.curves import ASSUMED_NOISE, noise_of, points_of, usable
 from gateway.sweep.model import Deeper, Findings, RouteFindings
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gateway.sweep.crossover import Contest, Outcome
-    from gateway.sweep.model import Point, Pool, Range, Results, Setting, Window
+    from gateway.sweep.model import Range, Results, Setting, Window
 
     Schedule = tuple[tuple[int, int, int], ...]
 
@@ -47,7 +49,7 @@ def _route(results: Results, route: str, seed: int) -> RouteFindings:
         changes=outcome.changes if outcome else (),
         deeper=deeper,
         own_schedule=_own_schedule(outcome) if outcome else (),
-        words=tuple(_Teller(results, route, points).tell(compared, outcome, deeper)),
+        words=tuple(_Teller(results, route).tell(compared, outcome, deeper)),
     )
 
 
@@ -133,12 +135,10 @@ def _words(results: Results, own: Schedule) -> list[str]:
 class _Teller:
     """Puts what was found of one route into sentences."""
 
-    def __init__(self, results: Results, route: str, points: Mapping[str, Sequence[Point]]) -> None:
+    def __init__(self, results: Results, route: str) -> None:
         self._results = results
         self._route = route
-        self._rates = {(name, point.load): point.rate for name, found in points.items() for point in found}
-        simulated = " (simulated)" if results.setting.simulated else ""
-        self._start = f"{route}{simulated}: "
+        self._start = f"{route}{' (simulated)' if results.setting.simulated else ''}: "
 
     def tell(self, compared: Contest | None, outcome: Outcome | None, deeper: Sequence[Deeper]) -> list[str]:
         """Return the sentences."""
@@ -147,111 +147,45 @@ class _Teller:
         if len(compared.pools) < 2:
             words = [f"{self._start}only {compared.pools[0]} was measured: nothing to compare."]
             return [*words, *self._left_out()]
-        words = [self._recommendation(compared, outcome)]
-        words += self._undecided(compared, outcome)
-        words += self._ends(compared, outcome)
-        words.append(self._noise(compared, outcome))
-        words += self._deeper(deeper)
-        return [*words, *self._left_out()]
+        undecided = [
+            load
+            for load, depths in compared.contenders().items()
+            if len(depths) > 1 and not outcome.near(load)
+        ]
+        words = [self._recommendation(compared, outcome, undecided)]
+        if undecided:
+            words.append(_inside_noise(compared, undecided))
+        last = int(compared.loads[-1])
+        words.append(
+            f"Measured up to {last} requests per engine; beyond, the last range is assumed to hold."
+            if outcome.changes
+            else f"Measuring ended at {last} requests per engine; a crossover beyond it would not be seen."
+        )
+        return [*words, _noise(compared), *_pays(deeper), *self._left_out()]
 
-    def _recommendation(self, compared: Contest, outcome: Outcome) -> str:
+    def _recommendation(self, compared: Contest, outcome: Outcome, undecided: Sequence[int]) -> str:
+        first = outcome.ranges[0]
         if outcome.changes:
-            parts = [
-                f"{_named(outcome.ranges[0].depth)} up to {outcome.changes[0].load - 1} requests per engine"
-            ]
+            parts = [f"{_named(first.depth)} up to {outcome.changes[0].load - 1} requests per engine"]
             parts += [
                 f"{_named(entry.depth)} from {change.load} (95%: {change.low} to {change.high})"
                 for change, entry in zip(outcome.changes, outcome.ranges[1:], strict=True)
             ]
-            return f"{self._start}{', '.join(parts)}; {self._examples(compared, outcome)}."
-        entry = outcome.ranges[0]
-        wins = any(depth is not None for depth in compared.certain().values())
-        if not wins:
+            return f"{self._start}{', '.join(parts)}; {_examples(compared, outcome.ranges)}."
+        if not first.runner_up:
+            return f"{self._start}{_named(first.depth)} throughout; no other depth was measured."
+        if len(undecided) == len(compared.measured):
             return (
-                f"{self._start}no difference beyond the noise between the pools at any load; on the whole "
-                f"{_named(entry.depth)} was ahead, {_interval(entry)} against {_pool(self._depth(entry))}."
+                f"{self._start}no difference beyond the noise at any load; on the whole "
+                f"{_named(first.depth)} was ahead of {first.runner_up}, {_interval(first)}."
             )
-        return (
-            f"{self._start}no crossover beyond the noise: {_named(entry.depth)} throughout, "
-            f"{self._examples(compared, outcome)}."
-        )
-
-    def _examples(self, compared: Contest, outcome: Outcome) -> str:
-        """How the first range's pool does against the next one's at a load in the middle of each range."""
-        first = outcome.ranges[0]
-        if not outcome.changes:
-            pair, places = (first.pool, first.runner_up), compared.measured
-            loads = sorted({places[0], places[len(places) // 2], places[-1]})
-            told = [f"{self._against(*pair, load)} at {load}" for load in loads if self._known(pair, load)]
-            return f"against {_pool(self._depth(first))} {_listed(told)}"
-        told = []
-        for index, entry in enumerate(outcome.ranges):
-            inside = [load for load in compared.measured if entry.first <= load <= entry.last]
-            other = outcome.ranges[index - 1] if index else outcome.ranges[1]
-            pair = (entry.pool, other.pool)
-            if inside and self._known(pair, load := inside[len(inside) // 2]):
-                gain = self._against(*pair, load)
-                told.append(f"{_named(entry.depth)} is {gain} than {_named(other.depth)} at {load}")
-        return _listed(told)
-
-    def _known(self, pair: tuple[str, str], load: int) -> bool:
-        return all((name, load) in self._rates for name in pair)
-
-    def _against(self, one: str, other: str, load: int) -> str:
-        return _faster(self._rates[one, load] / self._rates[other, load] - 1)
-
-    def _depth(self, entry: Range) -> Pool:
-        return self._results.setting.pools[entry.runner_up]
-
-    def _undecided(self, compared: Contest, outcome: Outcome) -> list[str]:
-        """The loads away from crossovers at which noise hides the winner."""
-        loads = [
-            load for load, depth in compared.certain().items() if depth is None and not outcome.near(load)
+        none = "no crossover beyond the noise" if undecided else "no crossover"
+        loads = compared.measured
+        told = [
+            f"{_faster(_gain(compared, first.pool, first.runner_up, load))} at {load}"
+            for load in sorted({loads[0], loads[len(loads) // 2], loads[-1]})
         ]
-        if not loads or len(loads) == len(compared.measured):
-            return []
-        return [
-            f"Inside the noise at {_listed(list(map(str, loads)))} requests per engine: no depth wins there "
-            "for certain, and the schedule keeps the one beside it."
-        ]
-
-    def _ends(self, compared: Contest, outcome: Outcome) -> list[str]:
-        last = int(compared.loads[-1])
-        if outcome.changes:
-            return [f"Measured up to {last} requests per engine; beyond, the last range is assumed to hold."]
-        return [f"Measuring ended at {last} requests per engine; a crossover beyond it would not be seen."]
-
-    def _noise(self, compared: Contest, outcome: Outcome) -> str:
-        noise = compared.noise
-        if noise.seen is None:
-            return (
-                "Nothing was repeated, so how windows differ is not known; it is taken to be twice the error "
-                f"that each tells of itself, or {ASSUMED_NOISE:.0%}, and no crossover counts as certain."
-            )
-        return (
-            f"One window differs from the next by {noise.deviation:.1%} (standard deviation, from "
-            f"{_many(noise.freedom, 'repeat')})."
-        )
-
-    def _deeper(self, deeper: Sequence[Deeper]) -> list[str]:
-        """From which load on each deeper step costs more than it gains."""
-        words = []
-        for pair in sorted({(one.shallow, one.deep) for one in deeper}):
-            found = [one for one in deeper if (one.shallow, one.deep) == pair]
-            shown = found[len(found) // 2]
-            where = [one.load for one in found if one.pays]
-            pays = (
-                "pays at every load measured"
-                if len(where) == len(found)
-                else f"pays at {_listed(list(map(str, where)))} requests per engine"
-                if where
-                else "pays at no load measured"
-            )
-            words.append(
-                f"From {_named(pair[0])} to {_named(pair[1])}: {shown.tokens - 1:+.0%} tokens per step for "
-                f"{shown.time - 1:+.0%} time at {shown.load}; {pays}."
-            )
-        return words
+        return f"{self._start}{none}: {_named(first.depth)} throughout, against {first.runner_up} {_listed(told)}."
 
     def _left_out(self) -> list[str]:
         """The invalid windows, with the reasons."""
@@ -269,12 +203,75 @@ class _Teller:
         return [f"Left out as invalid: {'; '.join(told)}."]
 
 
+def _gain(compared: Contest, one: str, other: str, load: int) -> float:
+    """By how much one pool is faster than another at a load, by the smoothed curves; relative."""
+    place = int(np.searchsorted(compared.loads, load))
+    pair = [compared.pools.index(name) for name in (one, other)]
+    return float(np.expm1(compared.mean[pair[0], place] - compared.mean[pair[1], place]))
+
+
+def _examples(compared: Contest, ranges: Sequence[Range]) -> str:
+    """How each range's pool does against its neighbour's, at a load in the middle of the range."""
+    told = []
+    for index, entry in enumerate(ranges):
+        inside = [load for load in compared.measured if entry.first <= load <= entry.last]
+        other = ranges[index - 1] if index else ranges[1]
+        if inside and entry.pool != other.pool:
+            load = inside[len(inside) // 2]
+            gain = _faster(_gain(compared, entry.pool, other.pool, load))
+            told.append(f"{_named(entry.depth)} is {gain} than {_named(other.depth)} at {load}")
+    return _listed(told) or "the engine changes its depth by itself"
+
+
+def _inside_noise(compared: Contest, undecided: Sequence[int]) -> str:
+    """The loads away from crossovers at which noise hides the winner, and how wide it is at the worst."""
+    places = np.searchsorted(compared.loads, undecided)
+    order = np.argsort(-compared.mean[:, places], axis=0)
+    gaps = compared.draws[:, order[0], places] - compared.draws[:, order[1], places]
+    low, high = np.percentile(gaps, ENDS, axis=0)
+    worst = int(np.argmax(high - low))
+    first, second = (compared.pools[order[rank, worst]] for rank in (0, 1))
+    gain = _gain(compared, first, second, undecided[worst])
+    return (
+        f"Inside the noise at {_listed(list(map(str, undecided)))} requests per engine: no depth wins there "
+        f"for certain, and the schedule keeps the one beside it. At {undecided[worst]}, {first} against "
+        f"{second} is {gain:+.0%} (95%: {np.expm1(low[worst]):+.0%} to {np.expm1(high[worst]):+.0%})."
+    )
+
+
+def _noise(compared: Contest) -> str:
+    noise = compared.noise
+    if noise.seen is None:
+        return (
+            "Nothing was repeated, so how windows differ is not known; it is taken to be twice the error "
+            f"that each tells of itself, or {ASSUMED_NOISE:.0%}, and no crossover counts as certain."
+        )
+    return (
+        f"One window differs from the next by {noise.deviation:.1%} (standard deviation, from "
+        f"{_many(noise.freedom, 'repeat')})."
+    )
+
+
+def _pays(deeper: Sequence[Deeper]) -> list[str]:
+    """At which loads each deeper step gains more than it costs."""
+    words = []
+    for shallow, deep in sorted({(one.shallow, one.deep) for one in deeper}):
+        found = [one for one in deeper if (one.shallow, one.deep) == (shallow, deep)]
+        shown = found[len(found) // 2]
+        where = [str(one.load) for one in found if one.pays]
+        if len(where) == len(found):
+            pays = "pays at every load measured"
+        else:
+            pays = f"pays at {_listed(where)} requests per engine" if where else "pays at no load measured"
+        words.append(
+            f"From {_named(shallow)} to {_named(deep)}: {shown.tokens - 1:+.0%} tokens per step for "
+            f"{shown.time - 1:+.0%} time at {shown.load}; {pays}."
+        )
+    return words
+
+
 def _named(depth: int) -> str:
     return f"depth {depth}" if depth else "ordinary decoding"
-
-
-def _pool(pool: Pool) -> str:
-    return "an engine that schedules its own depth" if pool.ranges else _named(pool.depth)
 
 
 def _faster(gain: float) -> str:
