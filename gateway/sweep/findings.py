@@ -185,7 +185,8 @@ class _Teller:
             f"{_faster(_gain(compared, first.pool, first.runner_up, load))} at {load}"
             for load in sorted({loads[0], loads[len(loads) // 2], loads[-1]})
         ]
-        return f"{self._start}{none}: {_named(first.depth)} throughout, against {first.runner_up} {_listed(told)}."
+        against = f"against {first.runner_up} {_listed(told)}"
+        return f"{self._start}{none}: {_named(first.depth)} throughout, {against}."
 
     def _left_out(self) -> list[str]:
         """The invalid windows, with the reasons."""
