@@ -110,6 +110,10 @@ def _failures(died: str) -> Iterator[None]:
         raise EngineFailed(died, code="engine_died") from error
 
 
+def _key(engine: Engine) -> dict[str, str]:
+    return {"Authorization": f"Bearer {engine.api_key}"} if engine.api_key else {}
+
+
 def _printable(value: str) -> str:
     """A header value that can be passed on; a broken engine's control characters could not be."""
     return "".join(filter(str.isprintable, value))
@@ -191,8 +195,7 @@ class EngineClient:
             EngineFailed: no connection (code `engine_unreachable`), or it closed early (`engine_died`).
             EngineTooSlow: connecting, the answer's head or the whole answer took too long.
         """
-        if engine.api_key:
-            headers = {**headers, "Authorization": f"Bearer {engine.api_key}"}
+        headers = {**headers, **_key(engine)}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_s)
         request = self._session.post(
             engine.url + path, data=_Body(body), headers=headers, timeout=timeout, allow_redirects=False
@@ -233,7 +236,7 @@ class EngineClient:
             return False
 
     async def page(self, engine: Engine, path: str, within_s: float) -> bytes:
-        """Return one of an engine's pages about itself, such as /metrics or /version.
+        """Return one of an engine's pages about itself, such as /metrics; vLLM wants its key for /v1/models.
 
         Raises:
             EngineFailed: no connection, any status but 200, it broke off, or sent over MAX_PAGE_BYTES.
@@ -244,7 +247,7 @@ class EngineClient:
         try:
             with _failures(f"the engine broke off its {path}"):
                 async with self._session.get(
-                    engine.url + path, timeout=timeout, allow_redirects=False
+                    engine.url + path, headers=_key(engine), timeout=timeout, allow_redirects=False
                 ) as answer:
                     if answer.status != 200:
                         raise EngineFailed(f"the engine answered {path} with HTTP {answer.status}")

@@ -110,6 +110,7 @@ class FakeEngine:
     healthy: bool = True
     metrics: bytes | None = None
     version: str | None = None
+    models: tuple[str, ...] = ()
     running: int = 0
     aborted: int = 0
     bodies: list[bytes] = field(default_factory=list)
@@ -153,6 +154,8 @@ class FakeEngine:
     async def _page(self, path: str, send: _Sender) -> None:
         if path == "/version" and self.version is not None:
             return await send.json({"version": self.version})
+        if path == "/v1/models" and self.models:
+            return await send.json({"data": [{"id": name} for name in self.models]})
         if path == "/metrics" and self.metrics is not None:
             await send.start(kind="text/plain; version=0.0.4; charset=utf-8")
             return await send.body(self.metrics, more=False)

@@ -165,6 +165,22 @@ async def test_a_page_is_read_whole() -> None:
         assert await client.page(Engine("e", url, "p", 0), "/metrics", 5) == page
 
 
+@pytest.mark.parametrize(("key", "status"), [("k1", 200), ("k2", 401), ("", 401)])
+async def test_a_page_is_asked_for_with_the_engines_key(key: str, status: int) -> None:
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        allowed = (b"authorization", b"Bearer k1") in scope["headers"]
+        await send({"type": "http.response.start", "status": 200 if allowed else 401, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async with served(guarded) as url, EngineClient() as client:
+        page = client.page(Engine("e", url, "p", 0, api_key=key), "/v1/models", 5)
+        if status == 200:
+            assert await page == b"{}"
+        else:
+            with pytest.raises(EngineFailed, match="/v1/models with HTTP 401"):
+                await page
+
+
 async def test_a_page_that_is_not_there_is_a_failure_and_a_redirect_is_not_followed() -> None:
     async def moved(scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"location", f"{url}/metrics".encode())]

@@ -148,15 +148,12 @@ async def look(client: EngineClient, engine: Engine, config: Config) -> Found:
     try:
         work = read_work(await client.page(engine, "/metrics", _PATIENCE_S))
         version = msgspec.json.decode(await client.page(engine, "/version", _PATIENCE_S), type=_Version)
-        # vLLM wants its key for this page, which is sent with requests only; the first of them will tell.
-        served = None
-        if not engine.api_key:
-            page = await client.page(engine, "/v1/models", _PATIENCE_S)
-            served = [card.id for card in msgspec.json.decode(page, type=_Models).data]
+        models = msgspec.json.decode(await client.page(engine, "/v1/models", _PATIENCE_S), type=_Models)
     except (GatewayError, ValueError, msgspec.MsgspecError) as error:
         raise ConfigError([f"{who}: {error}"]) from error
     problems = []
-    if served is not None and config.model not in served:
+    served = [card.id for card in models.data]
+    if config.model not in served:
         problems.append(f"{who}: it serves {', '.join(served)}, not {config.model}")
     if difference := mismatch(config, engine, work.reading, None):
         problems.append(f"{who}: {difference}")

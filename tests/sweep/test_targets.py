@@ -136,7 +136,8 @@ async def test_engines_tell_what_they_are() -> None:
 
 
 async def test_every_problem_of_every_engine_is_told_before_anything_is_measured() -> None:
-    sleeping = FakeEngine(metrics=metrics_page(EngineCounts(awake=False), "m").encode(), version="0.30.1")
+    page = metrics_page(EngineCounts(awake=False), "m").encode()
+    sleeping = FakeEngine(metrics=page, version="0.30.1", models=("dots-ocr", "m"))
     silent = FakeEngine()
     async with (
         simulated(3) as deep,
@@ -149,8 +150,7 @@ async def test_every_problem_of_every_engine_is_told_before_anything_is_measured
             replace(deep, pool="depth0"),
             Engine("gone", "http://127.0.0.1:9", "depth0", 0),
             Engine("silent", silent_url, "depth0", 0),
-            # With a key: which models it serves is not asked, as the page is not open to us.
-            Engine("sleeping", sleeping_url, "depth0", 0, "secret"),
+            Engine("sleeping", sleeping_url, "depth0", 0),
         ]
         with pytest.raises(ConfigError) as refused:
             await targets.check(client, config, engines)
@@ -166,11 +166,12 @@ async def test_every_problem_of_every_engine_is_told_before_anything_is_measured
 
 
 async def test_simulated_and_real_engines_are_never_compared() -> None:
-    real = FakeEngine(metrics=metrics_page(EngineCounts(), "glm-ocr").encode(), version="0.30.1")
+    page = metrics_page(EngineCounts(), "glm-ocr").encode()
+    real = FakeEngine(metrics=page, version="0.30.1", models=("glm-ocr",))
     async with simulated(0) as plain, served(real) as url, EngineClient() as client:
         config = targets.named([(0, plain.url)], "glm-ocr", ["text"])
         with pytest.raises(ConfigError) as refused:
-            await targets.check(client, config, [plain, Engine("real", url, "depth0", 0, "key")])
+            await targets.check(client, config, [plain, Engine("real", url, "depth0", 0)])
     assert "of different kinds, which nobody may compare: real and simulated by fit h100-9b" in problems(
         refused
     )
