@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from typing import IO, Self
 
 NAME = "sweep.jsonl"
+_BEGINNING = b'{"setting":{'
 _HINT = "use another --out, or the options of then"
 
 
@@ -40,7 +42,8 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         if self._file:
-            self._file.close()
+            with contextlib.suppress(OSError):  # what could not be written was told
+                self._file.close()
 
     def open(self, setting: Setting) -> Results:
         """Begin a sweep, or go on with the one that is there.
@@ -54,16 +57,18 @@ class Store:
 
         Raises:
             ConfigError: another sweep holds the file, it is no sweep's, or was made with another setting.
+            OSError: it cannot be read or written.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self._file = self.path.open("a+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise ConfigError([f"{self.path}: another sweep is writing to it"]) from error
-        file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
         results = self.preview(setting)
         before = _read(self.path)
+        # Only now that it is known to be a sweep's.
+        file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
         if before is None or results.setting != before.setting:
             self._append(_Line(setting=results.setting))
         return results
@@ -80,14 +85,21 @@ class Store:
         return Results(merge(before.setting, setting, self.path), before.windows)
 
     def add(self, window: Window) -> None:
-        """Write a window to the disk; `open` comes before."""
+        """Write a window to the disk; `open` comes before.
+
+        Raises:
+            ConfigError: the disk does not take it.
+        """
         self._append(_Line(window=window))
 
     def _append(self, line: _Line) -> None:
         assert self._file  # noqa: S101 - tells mypy what `add` asks for
-        self._file.write(msgspec.json.encode(line) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(msgspec.json.encode(line) + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise ConfigError([f"{self.path}: {error.strerror}"]) from error
 
 
 def read(folder: Path) -> Results:
@@ -153,7 +165,10 @@ def _read(path: Path) -> Results | None:
     """What a file holds, its last setting with all its windows; None where it is empty."""
     setting: Setting | None = None
     windows: list[Window] = []
-    for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+    *lines, torn = path.read_bytes().split(b"\n")
+    if not lines and not torn.startswith(_BEGINNING[: len(torn)]):
+        raise ConfigError([f"{path}:1: not a line of a sweep"])
+    for number, text in enumerate(lines, 1):
         try:
             line = _LINE.decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

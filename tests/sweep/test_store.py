@@ -1,10 +1,12 @@
+import errno
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.sweep.model import Cell, Pool, Setting, Shape, Window
+from gateway.sweep.model import Cell, Pool, Results, Setting, Shape, Window
 from gateway.sweep.store import NAME, Store, read
 
 SETTING = Setting(
@@ -42,28 +44,38 @@ def test_what_was_measured_is_there_when_the_sweep_goes_on(tmp_path: Path) -> No
     assert len(read(tmp_path / "new").windows) == 3
 
 
-def test_a_line_that_was_never_finished_is_dropped(tmp_path: Path) -> None:
+def test_wherever_a_kill_cut_the_file_off_the_sweep_goes_on_from_its_last_whole_window(
+    tmp_path: Path,
+) -> None:
     with Store(tmp_path) as store:
         store.open(SETTING)
         store.add(window(1))
-    with (tmp_path / NAME).open("ab") as file:
-        file.write(b'{"window": {"cell": {"rou')
-    assert read(tmp_path).windows == (window(1),)
+    whole = (tmp_path / NAME).read_bytes()
+
+    for length in {*range(0, len(whole), 9), len(whole) - 1, len(whole)}:
+        (tmp_path / NAME).write_bytes(whole[:length])
+        left = (window(1),) if length == len(whole) else ()
+        with Store(tmp_path) as store:
+            assert store.open(SETTING) == Results(SETTING, left)
+            store.add(window(10))
+
+        assert read(tmp_path) == Results(SETTING, (*left, window(10)))
+
+
+def test_a_full_disk_is_an_answer_and_costs_no_window_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with Store(tmp_path) as store:
-        assert store.open(SETTING).windows == (window(1),)
-        store.add(window(10))
+        store.open(SETTING)
+        store.add(window(1))
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(ConfigError, match="No space left on device"):
+            store.add(window(10))
 
-    assert read(tmp_path).windows == (window(1), window(10))
-
-
-def test_a_sweep_killed_before_its_first_line_begins_anew(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b'{"setting": {')
-
-    with Store(tmp_path) as store:
-        assert store.open(SETTING).setting == SETTING
-
-    assert read(tmp_path).setting == SETTING
+    assert read(tmp_path).windows[0] == window(1)
 
 
 def test_pools_routes_and_loads_may_come(tmp_path: Path) -> None:
@@ -139,6 +151,7 @@ def test_two_sweeps_do_not_write_to_one_file(tmp_path: Path) -> None:
         (None, "No such file"),
         (b"", "nothing in it"),
         (b"hello\n", ":1: not a line of a sweep"),
+        (b"my notes", ":1: not a line of a sweep"),
         (b'{"windows": []}\n', ":1: not a line of a sweep"),
         (b'{"window":' + msgspec.json.encode(window()) + b"}\n", "setting is missing"),
     ],
@@ -151,3 +164,7 @@ def test_what_is_no_sweep_is_said_to_be_none(tmp_path: Path, content: bytes | No
         read(tmp_path)
 
     assert said in refused.value.problems[0]
+    if content:
+        with Store(tmp_path) as store, pytest.raises(ConfigError):
+            store.open(SETTING)
+        assert (tmp_path / NAME).read_bytes() == content
