@@ -248,11 +248,16 @@ def _conclude(options: argparse.Namespace, path: Path | None, results: Results) 
     if not found.routes:
         print("no valid window: there is nothing to conclude, and nothing to write", file=sys.stderr)
         return 1
-    if path and options.diff:
-        changes = write.preview(path, results, found)
+    if not (path and (options.diff or options.write)):
+        return 0
+    kept, notes = write.permitted(path, results)
+    print("".join(f"{note}\n" for note in notes), end="")
+    found = findings(kept)
+    if options.diff:
+        changes = write.preview(path, kept, found)
         print(changes, end="")
         if "\n@@ " not in changes:  # notes, but no hunk
             print(f"{path} would not change")
-    if path and options.write:
-        print("\n".join(write.apply(path, results, found)))
+    if options.write:
+        print("\n".join(write.apply(path, kept, found)))
     return 0

@@ -11,8 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gateway.config import parse
+from gateway.config import load, parse
 from gateway.errors import ConfigError
+from gateway.sweep.model import Results
 from gateway.sweep.profiles import profiles
 from gateway.sweep.splice import RouteChange, updated
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.config import Config
-    from gateway.sweep.model import Findings, Results
+    from gateway.sweep.model import Findings
 
 FOLDER = "profiles"
 
@@ -36,6 +37,29 @@ def changes(results: Results, findings: Findings) -> dict[str, RouteChange]:
         for route, of in findings.routes.items()
         if of.schedule
     }
+
+
+def permitted(
+    path: Path, results: Results, environment: Mapping[str, str] = os.environ
+) -> tuple[Results, list[str]]:
+    """Return the windows of pools that each route of a routes.yaml may use, and a note on those left out.
+
+    After a sweep of many depths an operator keeps the few that are worth an engine: schedule and profile are
+    of those.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    config = load(path, environment)
+    routes = {route: config.pools_of(route) for route in config.routes}
+    kept = tuple(
+        window
+        for window in results.windows
+        if window.cell.pool in routes.get(window.cell.route, (window.cell.pool,))
+    )
+    left_out = {window.cell.pool for window in results.windows} - {window.cell.pool for window in kept}
+    notes = [f"pool {pool} is not in {path}: its windows are left out" for pool in sorted(left_out)]
+    return Results(results.setting, kept), notes
 
 
 def apply(

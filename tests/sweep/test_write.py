@@ -65,6 +65,16 @@ def refusal(path: Path, results: Results = RESULTS, found: Findings = FINDINGS) 
     return refused.value.problems
 
 
+def test_of_many_depths_swept_those_are_written_that_the_file_has(path: Path) -> None:
+    many = sweep((0, 1, 3, 8), ["text", "table"], simulated="")
+    kept, notes = write.permitted(path, many, KEY)
+    assert notes == [f"pool {pool} is not in {path}: its windows are left out" for pool in ("mtp1", "mtp8")]
+    apply(path, kept, findings(kept))
+    config = load(path, KEY)
+    assert [list(config.profiles[route].pools) for route in ("text", "table")] == [["plain", "mtp3"]] * 2
+    assert {depth for _, _, depth in config.routes["table"].schedule} == {0, 3}
+
+
 def test_the_gateway_goes_by_what_was_written(path: Path) -> None:
     told = apply(path)
     folder = path.parent / "profiles"
