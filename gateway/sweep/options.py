@@ -11,6 +11,10 @@ WINDOW_S = 120.0
 MAX_WARMUP_S = 300.0
 MAX_TOKENS = 4096
 REPEATS_MAX = 8
+# What lies beyond is a slip of the pen.
+_MOST = 1_000_000
+_MOST_PER_S = 10_000
+_SECONDS = (1, 24 * 3600)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,14 +67,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument(
         "--window",
-        type=_positive,
+        type=_seconds,
         default=WINDOW_S,
         metavar="S",
         help=f"seconds measured of each cell; default: {WINDOW_S:.0f}",
     )
     how.add_argument(
         "--max-warmup",
-        type=_positive,
+        type=_seconds,
         default=MAX_WARMUP_S,
         metavar="S",
         help=f"the longest to wait for a steady throughput; default: {MAX_WARMUP_S:.0f}",
@@ -134,7 +138,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise argparse.ArgumentTypeError(f"names none: {text!r}")
+    return names
 
 
 def _loads(text: str) -> tuple[int, ...]:
@@ -142,22 +149,27 @@ def _loads(text: str) -> tuple[int, ...]:
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    return tuple(sorted({_positive(number) for number in _names(text)}))
+    return tuple(sorted({_between(number, 0, _MOST_PER_S) for number in _names(text)}))
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST:,}, not {text!r}")
     return int(text)
 
 
-def _positive(text: str) -> float:
+def _seconds(text: str) -> float:
+    return _between(text, *_SECONDS)
+
+
+def _between(text: str, least: float, most: float) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    if not (least <= value <= most and value > 0):
+        bound = f"of at least {least:g}" if least else "above 0"
+        raise argparse.ArgumentTypeError(f"must be a number {bound}, and up to {most:,g}, not {text!r}")
     return value
 
 

@@ -5,6 +5,8 @@ import pytest
 
 from gateway.sweep.options import arguments
 
+NUMBERS = ("--concurrency", "--rate", "--window", "--max-warmup", "--repeats-max", "--max-tokens")
+
 
 def parsed(*options: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
@@ -38,11 +40,16 @@ def test_engines_and_prompts_are_pairs() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--concurrency", "1,0"], "at least 1, not '0'"),
-        (["--concurrency", "many"], "at least 1, not 'many'"),
-        (["--window", "soon"], "above 0, not 'soon'"),
-        (["--window", "nan"], "above 0, not 'nan'"),
-        (["--rate", "0"], "above 0, not '0'"),
+        *(
+            ([option, text], repr(text))
+            for option in NUMBERS
+            for text in ("0", "-1", "nan", "1e9", "many", "")
+        ),
+        (["--concurrency", "1,0"], "from 1 to 1,000,000, not '0'"),
+        (["--window", "0.5"], "of at least 1, and up to 86,400, not '0.5'"),
+        (["--rate", "-0.0"], "above 0, and up to 10,000, not '-0.0'"),
+        (["--routes", " , "], "names none"),
+        (["--pools", ""], "names none"),
         (["--engine", "http://a:1"], "DEPTH=URL"),
         (["--engine", "x=http://a:1"], "DEPTH=URL"),
         (["--prompt", "text="], "ROUTE=TEXT"),
