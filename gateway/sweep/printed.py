@@ -9,7 +9,7 @@ from gateway.sweep.progress import clock, described
 from gateway.sweep.run import guess_s, left_s
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gateway.sweep.model import Cell, Findings, Pool, Results, RouteFindings, Setting, Window
     from gateway.sweep.run import Work
@@ -68,11 +68,19 @@ def found(results: Results, findings: Findings) -> Iterator[str]:
 def missing(due: Sequence[Cell], lost: Sequence[Cell], gone: Mapping[str, str]) -> list[str]:
     """Say what is missing after a run: engines that were given up, cells without a valid window."""
     engines = [f"engine {name} was given up: {reason}" for name, reason in gone.items()]
-    cells = [f"no valid window: {described(cell)} ({cell.pool})" for cell in lost]
-    never = [f"not measured: {described(cell)} ({cell.pool})" for cell in due if cell not in lost]
+    cells = [f"no valid window: {cell}" for cell in _together(lost)]
+    never = [f"not measured: {cell}" for cell in _together(cell for cell in due if cell not in lost)]
     if not cells + never:
         return []
     return [*engines, *cells, *never, "the same command tries them again"]
+
+
+def _together(cells: Iterable[Cell]) -> list[str]:
+    """Name cells, those of a route and a pool in one line."""
+    named: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        named.setdefault((cell.route, cell.pool), []).append(described(cell).removeprefix(f"{cell.route}, "))
+    return [f"{route} on {pool}: {'; '.join(loads)}" for (route, pool), loads in named.items()]
 
 
 def _described(pool: Pool) -> str:

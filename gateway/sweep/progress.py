@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -101,7 +102,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Print it."""
-        print(text, file=self._stream, flush=True)
+        say(text, self._stream)
 
 
 class Screen:
@@ -136,8 +137,20 @@ class Screen:
 
 
 def show(stream: TextIO) -> Show:
-    """Return the live table where the stream is a terminal, else lines."""
-    return Screen(Console(file=stream)) if stream.isatty() else Lines(stream)
+    """Return the live table where the stream is a terminal that can draw one, else lines."""
+    console = Console(file=stream)
+    return Screen(console) if stream.isatty() and not console.is_dumb_terminal else Lines(stream)
+
+
+def say(text: str, stream: TextIO) -> None:
+    """Print a text; where nobody reads any more (`| head`), nothing: hours of measuring are worth more."""
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        # All that is still to be printed, also what the stream holds back, goes the same way.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def table(board: Board, recent: Sequence[Window]) -> Group:

@@ -13,7 +13,7 @@ import msgspec
 from gateway.client import EngineClient
 from gateway.sweep import agenda
 from gateway.sweep.measure import measure
-from gateway.sweep.progress import Board, Row
+from gateway.sweep.progress import Board, Row, clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class Work:
         engines: those at hand; cells of pools without any are left out.
         timing: of one cell.
         scales: how many times as fast as ours an engine's clock runs, by name; 1 where it is not told.
-        patience_s: how long an engine that is not well may take to come back.
+        patience_s: how long an engine that is not well may take to come back; a restart takes minutes.
     """
 
     setting: Setting
@@ -51,7 +51,7 @@ class Work:
     engines: Sequence[Engine]
     timing: Timing
     scales: Mapping[str, float] = field(default_factory=dict)
-    patience_s: float = 60.0
+    patience_s: float = 600.0
 
 
 def due(work: Work, windows: Iterable[Window], route: str) -> list[Cell]:
@@ -176,7 +176,7 @@ class Run:
                 self._took.setdefault(engine.pool, []).append(self._clock() - began)
             await self._finish(engine, window)
             lost = 0 if window.valid else lost + 1
-            reason = f"{lost} windows in a row were lost" if lost >= _LOST else ""
+            reason = f"{lost} windows in a row were lost: {window.invalid[-1]}" if lost >= _LOST else ""
             if lost and not reason and not await self._well(engine):
                 reason = "its /health does not answer 200"
             if reason:
@@ -224,10 +224,15 @@ class Run:
             self._news.notify_all()
 
     async def _well(self, engine: Engine) -> bool:
-        until = self._clock() + self._work.patience_s
+        patience_s = self._work.patience_s
+        until = self._clock() + patience_s
+        waits = False
         while await self._client.healthy(engine, _HEALTH_S) is not True:
             if self._clock() >= until:
                 return False
+            if not waits:
+                waits = True
+                self._show.note(f"engine {engine.name} is not well; it has {clock(patience_s)} to come back")
             await asyncio.sleep(_ASK_AGAIN_S)
         return True
 

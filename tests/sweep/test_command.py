@@ -121,7 +121,7 @@ def test_a_request_error_makes_the_cell_invalid_and_the_command_fail(
     assert "INVALID: " in told.out
     assert "http_503" in told.out
     assert "no valid window: there is nothing to conclude, and nothing to write" in told.err
-    assert "no valid window: text, 4 at a time (depth0)" in told.err
+    assert "no valid window: text on depth0: 4 at a time" in told.err
 
 
 def test_a_dry_run_checks_the_engines_and_sends_nothing(

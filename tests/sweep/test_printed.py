@@ -84,9 +84,10 @@ def test_what_is_missing_is_named_with_the_engine_that_failed() -> None:
 
     assert missing([], [], {}) == []
     assert missing([], [], {"b": "its /health does not answer 200"}) == []
-    assert missing([lost, never], [lost], {"b": "its /health does not answer 200"}) == [
+    due = [lost, never, Cell("table", "mtp3", 32), Cell("table", "mtp3", 64, 1)]
+    assert missing(due, [lost], {"b": "its /health does not answer 200"}) == [
         "engine b was given up: its /health does not answer 200",
-        "no valid window: text, 10 at a time (mtp3)",
-        "not measured: table, 2 requests/s (mtp3)",
+        "no valid window: text on mtp3: 10 at a time",
+        "not measured: table on mtp3: 2 requests/s; 32 at a time; 64 at a time, window 2",
         "the same command tries them again",
     ]

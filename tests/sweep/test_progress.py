@@ -1,4 +1,5 @@
 import io
+import os
 
 import pytest
 from rich.console import Console
@@ -58,7 +59,8 @@ def test_a_pipe_gets_a_line_for_each_window() -> None:
     ]
 
 
-def test_a_terminal_gets_a_table_with_a_row_an_engine() -> None:
+def test_a_terminal_gets_a_table_with_a_row_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     assert isinstance(show(Terminal()), Screen)
     stream = io.StringIO()
     with Screen(Console(file=stream, width=200)) as shown:
@@ -76,6 +78,20 @@ def test_a_terminal_gets_a_table_with_a_row_an_engine() -> None:
     assert "INVALID: 1 request failed" in told
     assert "[a note] of its own" in told
     assert "68 to go, 2 h 13 min left; SIMULATED engines, fit h100-9b" in told
+
+
+def test_a_terminal_that_can_draw_nothing_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(show(Terminal()), Lines)
+
+
+def test_a_reader_that_is_gone_ends_nothing() -> None:
+    reading, writing = os.pipe()
+    with open(writing, "w") as stream, show(stream) as shown:
+        os.close(reading)
+        shown.note("pool plain has no engines left")
+        shown.finished(WINDOW, BOARD)
+        print("what comes later", file=stream)
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ async def test_a_pool_without_an_engine_left_does_not_hold_up_the_others(
 
     going, told = await done(monkeypatch, fake)
 
-    assert going.gone == {"m1": "3 windows in a row were lost"}
+    assert going.gone == {"m1": "3 windows in a row were lost: somebody else's requests"}
     assert {found.cell for found in fake.kept if found.valid} == {c for c in GRID if c.pool == "plain"}
     assert {cell.pool for cell in going.due} == {"mtp3"}
     assert f"pool mtp3 has no engine left; {len(going.due)} of its cells are not measured" in told.notes
@@ -259,8 +259,9 @@ async def test_an_engine_that_comes_back_goes_on(monkeypatch: pytest.MonkeyPatch
     work = replace(WORK, engines=ENGINES[2:], patience_s=60)
     monkeypatch.setattr(run, "_ASK_AGAIN_S", 0)
 
-    going, _ = await done(monkeypatch, Fake(reasons), work=work)
+    going, told = await done(monkeypatch, Fake(reasons), work=work)
 
+    assert told.notes == ["engine m1 is not well; it has 60 s to come back"]
     assert (asked, going.gone, going.lost, going.due) == (3, {}, [], [])
 
 
