@@ -69,12 +69,12 @@ def next_cells(setting: Setting, windows: Sequence[Window], options: Options) ->
 
 
 def expected(setting: Setting, options: Options) -> int:
-    """Return how many windows a sweep takes where its crossovers are clear: more where noise hides them."""
+    """Return how many windows a sweep takes at least: more where noise hides a crossover."""
     count = len(setting.loads)
     loads = min(count, 3 + max(0, count - 2).bit_length() - 1) if options.quick else count
     repeats = _FREEDOM if options.repeats_max > 1 else 0
     pools = [len(options.pools.get(route, setting.pools)) for route in setting.routes]
-    return sum(used * (loads + len(options.rates)) + repeats for used in pools)
+    return sum(used * (loads + len(options.rates)) + repeats * (used > 1) for used in pools)
 
 
 class _Plan:
@@ -175,7 +175,7 @@ def _contested(
     loads = {load for change in wide for load in _around(change, found.measured)}
     loads |= {
         load
-        for load, depths in found.contenders().items()
+        for load, depths in found.contenders.items()
         if len(depths) > 1 and not outcome.near(load) and _worthwhile(found, load, share_done(load))
     }
     if found.noise.freedom < _FREEDOM:

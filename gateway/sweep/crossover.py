@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -65,6 +66,7 @@ class Contest:
         fastest = np.take_along_axis(self.depths[None], self.draws.argmax(axis=1)[:, None], axis=1)[:, 0]
         return {int(depth): (fastest == depth).mean(axis=0) for depth in np.unique(self.depths)}
 
+    @cached_property
     def contenders(self) -> dict[int, list[int]]:
         """By measured load, the depths that may be the best there: one where it wins beyond the noise."""
         chances = self.chances()
@@ -207,7 +209,7 @@ class _Block:
 def _blocks(contest: Contest) -> list[_Block]:
     """The fewest blocks that lose nothing certain; of those the fastest."""
     ways: dict[int, tuple[int, float, tuple[int, ...]]] = {}
-    for load, depths in contest.contenders().items():
+    for load, depths in contest.contenders.items():
         place = int(np.searchsorted(contest.loads, load))
         ways = {
             depth: min(
@@ -231,7 +233,7 @@ def _at(contest: Contest, depth: int, place: int) -> float:
 
 def _change(contest: Contest, before: _Block, after: _Block) -> tuple[int, int, int]:
     """Where one block goes over into the next, with its interval."""
-    may = contest.contenders()
+    may = contest.contenders
     loads = [*before.loads, *after.loads]
     lost = max((load for load in loads if after.depth not in may[load]), default=loads[0])
     won = min((load for load in loads if load > lost and before.depth not in may[load]), default=loads[-1])

@@ -148,9 +148,7 @@ class _Teller:
             words = [f"{self._start}only {compared.pools[0]} was measured: nothing to compare."]
             return [*words, *self._left_out()]
         undecided = [
-            load
-            for load, depths in compared.contenders().items()
-            if len(depths) > 1 and not outcome.near(load)
+            load for load, depths in compared.contenders.items() if len(depths) > 1 and not outcome.near(load)
         ]
         words = [self._recommendation(compared, outcome, undecided)]
         if undecided:

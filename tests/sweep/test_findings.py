@@ -25,8 +25,8 @@ def test_a_crossover_is_told_with_its_interval_and_by_how_much_each_side_wins() 
     (change,) = found.changes
     assert found.words[0] == (
         f"table (simulated): depth 3 up to {change.load - 1} requests per engine, ordinary decoding from "
-        f"{change.load} (95%: {change.low} to {change.high}); depth 3 is 49% faster than ordinary decoding at "
-        "32 and ordinary decoding is 39% faster than depth 3 at 128."
+        f"{change.load} (95%: {change.low} to {change.high}); depth 3 is 49% faster than ordinary decoding "
+        "at 32 and ordinary decoding is 39% faster than depth 3 at 128."
     )
     assert [(one.depth, one.pool) for one in found.schedule] == [(3, "mtp3"), (0, "plain")]
     assert found.own_schedule == ((1, change.load - 1, 3), (change.load, 4096, 0))
