@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130  # as a shell has it
     return status
 
 

@@ -215,6 +215,14 @@ def test_a_sweep_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert swept[0].concurrency == (1, 64)
 
 
+def test_ctrl_c_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gateway.sweep.command.run", interrupted)
+    assert cli.main(["sweep", "--out", "out"]) == 130
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--version"])

@@ -6,6 +6,7 @@ import asyncio
 import os
 import platform
 import random
+import resource
 import signal
 import statistics
 import sys
@@ -32,13 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
     from gateway.config import Config
+    from gateway.model import Engine
     from gateway.sweep.model import Results
     from gateway.sweep.requests import Image, Prompt
 
 _CONFIG = Path("routes.yaml")
 # Enough that a window does not see the same page twice in a row, few enough to be drawn in seconds.
 _RENDERED = 24
-
+# Open files beside one for each request.
+_OWN_FILES = 100
 
 _INTERRUPTED = 130
 
@@ -58,8 +61,15 @@ def run(options: argparse.Namespace) -> int:
     1: a cell is missing or invalid. 130: interrupted.
 
     Raises:
-        ConfigError: options, configuration or engines that cannot be used.
+        ConfigError: options, configuration, files or engines that cannot be used.
     """
+    try:
+        return _run(options)
+    except OSError as error:
+        raise ConfigError([f"{error.filename or options.out}: {error.strerror or error}"]) from error
+
+
+def _run(options: argparse.Namespace) -> int:
     path = _config_path(options)
     if options.report_only:
         return _conclude(options, path, store.read(options.out))
@@ -120,6 +130,7 @@ async def _sweep(
     options: argparse.Namespace, path: Path | None, config: Config, material: Mapping[str, _Material]
 ) -> int:
     engines = await targets.engines(config)
+    _require_files(options, config, engines)
     async with EngineClient() as client:
         found = await targets.check(client, config, engines)
         setting = Setting(
@@ -180,6 +191,26 @@ async def _sweep(
     return status or int(bool(missing))
 
 
+def _require_files(options: argparse.Namespace, config: Config, engines: Sequence[Engine]) -> None:
+    """Refuse what cannot be sent: nothing, or more at a time than there may be open files."""
+    most = 0
+    for engine in engines:
+        max_load = config.pools[engine.pool].max_load
+        loads = [load for load in options.concurrency if load <= max_load]
+        most += max_load if options.rate else max(loads, default=0)
+    if not most:
+        raise ConfigError(["--concurrency: there is nothing to measure: every load is above max_load"])
+    needed = most + _OWN_FILES
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed < needed:
+        raise ConfigError(
+            [
+                f"{len(engines)} engines get up to {most:,} requests at a time, for which {allowed:,} open "
+                f"files are too few: allow {needed:,} (ulimit -n {needed}), or choose fewer --pools at a time"
+            ]
+        )
+
+
 def _bodies(options: argparse.Namespace, model: str, material: Mapping[str, _Material]) -> dict[str, Bodies]:
     return {
         route: Bodies(
@@ -205,9 +236,14 @@ async def _until_interrupted(work: Coroutine[None, None, None]) -> bool:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-    if not working.cancelled():
+    if working.cancelled():
+        return True
+    try:
         working.result()
-    return working.cancelled()
+    except ExceptionGroup as failures:
+        # What is no error of the program, such as a full disk, is told without the tasks it came through.
+        raise next((one for one in failures.exceptions if isinstance(one, ConfigError)), failures) from None
+    return False
 
 
 def _import(options: argparse.Namespace, path: Path | None, config: Config) -> int:
@@ -242,9 +278,9 @@ def _circumstances() -> dict[str, str]:
 def _conclude(options: argparse.Namespace, path: Path | None, results: Results) -> int:
     """Say what was found, and write it down."""
     found = findings(results)
-    print("\n".join(printed.found(results, found)))
     files = report.write(results, found, options.out)
-    print(f"wrote {', '.join(map(str, files))}")
+    progress.say("\n".join(printed.found(results, found)), sys.stdout)
+    progress.say(f"wrote {', '.join(map(str, files))}", sys.stdout)
     if not found.routes:
         print("no valid window: there is nothing to conclude, and nothing to write", file=sys.stderr)
         return 1

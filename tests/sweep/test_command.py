@@ -10,6 +10,7 @@ import pytest
 
 from gateway import cli
 from gateway.config import load
+from gateway.errors import ConfigError
 from gateway.sweep.model import Cell
 from gateway.sweep.requests import Image
 from gateway.sweep.store import Store, read
@@ -163,6 +164,7 @@ def test_engines_that_are_not_what_they_should_be_are_named_at_once(
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--engine", "0=http://a:1", "--report-only"], "No such file"),
         (["--engine", "0=http://a:1", "--images", "nowhere"], "nowhere"),
+        (["--engine", "0=http://a:1", "--concurrency", "1000,2000"], "every load is above max_load"),
     ],
 )
 def test_options_that_cannot_be_are_refused(
@@ -171,6 +173,41 @@ def test_options_that_cannot_be_are_refused(
     assert cli.main(["sweep", "--out", str(out), *options]) == 1
     assert said in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_more_requests_than_open_files_are_refused_before_any_is_sent(
+    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gateway.app.allow_many_connections", lambda: None)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 1024))
+    ten = [f"--engine=0=http://10.0.0.{number}:1" for number in range(10)]
+
+    assert cli.main(["sweep", "--out", str(out), *ten]) == 1
+    assert "10 engines get up to 2,560 requests at a time, for which 1,024 open files are too few: " in (
+        capsys.readouterr().err
+    )
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_one_is_named(
+    urls: list[str], out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out.write_text("not a folder")
+
+    assert cli.main(by_depth(urls, out)) == 1
+    assert capsys.readouterr().err == f"{out}: File exists\n"
+
+
+def test_a_full_disk_ends_the_sweep_with_the_file_it_filled(
+    urls: list[str], out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(store: Store, window: Window) -> None:
+        raise ConfigError([f"{store.path}: No space left on device"])
+
+    monkeypatch.setattr(Store, "add", full)
+
+    assert cli.main(by_depth(urls, out)) == 1
+    assert capsys.readouterr().err == f"{out}/sweep.jsonl: No space left on device\n"
 
 
 def configured(tmp_path: Path, out: Path) -> Path:
