@@ -9,29 +9,34 @@ Published figure, model and sweep are printed side by side.
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import yaml
 
+from bench.choice import choosers, regret
+from bench.choice.fleet import Fleet, Pool
 from bench.faults import FIT, PROMPTS, engine_processes
 from bench.serving import ROOT
 from gateway.engines.simulated.model import Fit, throughput
-from gateway.sweep.model import Results
+from gateway.sweep.report import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bench.faults import EngineProcess
-    from gateway.sweep.model import Window
+    from gateway.sweep.model import Results, Window
 
 DEPTHS = (0, 1, 2, 3, 4, 8, 16)
 QUICK_DEPTHS = (0, 3)
+QUICK_LOADS = (1, 32, 80, 256)
 IMAGES = ROOT / "docs/images"
 # A step of 256 requests takes this long to hand out; faster clocks than the machine can follow gain nothing.
 TIME_SCALE = 10.0
@@ -42,8 +47,9 @@ def pool_name(depth: int) -> str:
     return f"mtp{depth}" if depth else "plain"
 
 
-def configured(engines: Sequence[EngineProcess]) -> str:
+def configured(engines: Iterable[EngineProcess]) -> str:
     """Return a routes.yaml with a pool of each engine."""
+    queue = {"max_waiting": 100_000, "max_wait_s": 100_000}
     pools = {
         pool_name(engine.depth): {
             **(
@@ -55,14 +61,15 @@ def configured(engines: Sequence[EngineProcess]) -> str:
         }
         for engine in engines
     }
-    return yaml.safe_dump({"model": "glm-ocr", "pools": pools, "routes": {route: {} for route in PROMPTS}})
+    routes = {route: {"queue": queue} for route in PROMPTS}
+    return yaml.safe_dump({"model": "glm-ocr", "pools": pools, "routes": routes})
 
 
 def sweep(config: Path, out: Path, options: Iterable[str]) -> Results:
     """Run the command as an operator would; return what it measured."""
     command = [sys.executable, "-m", "gateway.cli", "sweep"]
     subprocess.run([*command, f"--config={config}", f"--out={out}", *options], cwd=ROOT, check=True)
-    return msgspec.json.decode((out / "results.json").read_bytes(), type=Results)
+    return msgspec.json.decode((out / "results.json").read_bytes(), type=Written).results
 
 
 class Measured:
@@ -144,6 +151,32 @@ def gains(measured: Measured) -> list[str]:
     return rows
 
 
+def chosen(config: Path, kind: str, clients: int) -> float:
+    """Return tokens per second by the gateway's choice under a configuration, over the best fixed split's.
+
+    One engine of depth 3 and a plain one, in virtual time, as in bench.choice.
+    """
+    fleet = Fleet("deep + plain", (Pool(pool_name(3), 3), Pool(pool_name(0), 0)))
+    trial = regret.Trial(FIT, fleet, regret.Cell(FIT, fleet.name, kind, clients).by_route())
+    result = trial.go(
+        lambda world: choosers.Gateway(world, config.read_text(), config.parent, clients).poll(1.0)
+    )
+    return result.rate / trial.best.rate
+
+
+def regrets(config: Path, clients: Sequence[int]) -> list[str]:
+    """Return rows of a table: the choice under a configuration, by kind of work and clients."""
+    rows = ["| choice over the best split | " + " | ".join(map(str, clients)) + " |"]
+    rows.append("|---" * (len(clients) + 1) + "|")
+    cells = list(itertools.product(regret.KINDS, clients))
+    with ProcessPoolExecutor(2) as pool:
+        ratios = pool.map(chosen, itertools.repeat(config), *zip(*cells, strict=True))
+        found = dict(zip(cells, ratios, strict=True))
+    for kind in regret.KINDS:
+        rows.append(f"| {kind} (simulated) | " + " | ".join(f"{found[kind, n]:.3f}" for n in clients) + " |")
+    return rows
+
+
 def _span(values: Iterable[float | None]) -> str:
     known = [value for value in values if value is not None]
     return f"{min(known):.2f}-{max(known):.2f}" if known else "-"
@@ -159,18 +192,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="depths 0 and 3, four loads, short windows")
     parser.add_argument("--out", type=Path, help="default: a folder that is deleted; an old one is continued")
     parser.add_argument("--time-scale", type=float, default=TIME_SCALE, metavar="X", help="default: 10")
-    parser.add_argument("--keep", action="store_true", help="put the plots into docs/images")
+    parser.add_argument("--keep", action="store_true", help="put the plot of tables into docs/images")
     options = parser.parse_args(arguments)
     depths = QUICK_DEPTHS if options.quick else DEPTHS
-    more = ["--concurrency=1,32,80,256", "--window=20", "--repeats-max=1"] if options.quick else []
+    loads = ",".join(map(str, QUICK_LOADS))
+    more = [f"--concurrency={loads}", "--window=30", "--repeats-max=1"] if options.quick else []
     with tempfile.TemporaryDirectory() as folder, engine_processes(depths, options.time_scale) as engines:
         config, out = Path(folder) / "routes.yaml", options.out or Path(folder) / "out"
         config.write_text(configured(engines))
         measured = Measured(sweep(config, out, more))
-        print("\n".join([*figures(measured), "", *gains(measured)]))
+        print("\n".join([*figures(measured), "", *gains(measured), ""]), flush=True)
+        two = Path(folder) / "two.yaml"
+        two.write_text(configured([engine for engine in engines if engine.depth in QUICK_DEPTHS]))
+        sweep(two, out, ["--report-only", "--write"])
+        print("\n".join(regrets(two, QUICK_LOADS if options.quick else regret.CONCURRENCY)))
         if options.keep:
-            for route in PROMPTS:
-                shutil.copy(out / f"{route}-throughput.png", IMAGES / f"sweep-{route}.png")
+            shutil.copy(out / "table-throughput.png", IMAGES / "sweep-table.png")
 
 
 if __name__ == "__main__":
