@@ -172,9 +172,10 @@ def regrets(config: Path, clients: Sequence[int]) -> list[str]:
     with ProcessPoolExecutor(2) as pool:
         ratios = pool.map(chosen, itertools.repeat(config), *zip(*cells, strict=True))
         found = dict(zip(cells, ratios, strict=True))
-    for kind in regret.KINDS:
-        rows.append(f"| {kind} (simulated) | " + " | ".join(f"{found[kind, n]:.3f}" for n in clients) + " |")
-    return rows
+    return rows + [
+        f"| {kind} (simulated) | " + " | ".join(f"{found[kind, n]:.3f}" for n in clients) + " |"
+        for kind in regret.KINDS
+    ]
 
 
 def _span(values: Iterable[float | None]) -> str:

@@ -205,7 +205,7 @@ class Change(msgspec.Struct, frozen=True):
         load: the first at which it does.
         low, high: 95% interval of that, bootstrapped.
         before, after: the pools that win below it and from it on.
-        certain: each wins on its side beyond the noise.
+        certain: noise was measured, and each wins on its side beyond it.
     """
 
     load: int

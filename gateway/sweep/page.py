@@ -218,7 +218,7 @@ def _begin(change: Change | None) -> str:
     if change is None:
         return _NONE
     told = f"{change.load} ({change.low} to {change.high})"
-    return told if change.certain else f"{told}, inside the noise"
+    return told if change.certain else f"{told}, its noise not measured"
 
 
 def _route(summary: Summary, own: Sequence[Plot], mark: str, number: int) -> _Html:

@@ -201,7 +201,7 @@ def _throughput(summary: Summary) -> Plot | None:
     )
     if summary.found and summary.found.changes:
         caption += (
-            " Vertical lines: crossovers, shaded over their 95% interval; dotted where inside the noise."
+            " Vertical lines: crossovers, shaded over their 95% interval; dotted where no noise was measured."
         )
     return Plot("throughput", caption, f"{_title(summary, 'throughput')}. {_winners(summary)}", figure)
 
@@ -381,7 +381,7 @@ def _crossovers(axes: Axes, summary: Summary) -> None:
         axes.axvspan(change.low, change.high, color=_SOFT[0], alpha=0.14, linewidth=0)
         axes.axvline(change.load, color=_INK[0], linewidth=1, linestyle="--" if change.certain else ":")
         words = f"{change.load} (95%: {change.low} to {change.high}): {summary.label(change.before)} → "
-        words += summary.label(change.after) + ("" if change.certain else ", inside the noise")
+        words += summary.label(change.after) + ("" if change.certain else ", its noise not measured")
         axes.annotate(
             words,
             (change.load, 1),

@@ -113,7 +113,7 @@ def test_a_crossover_inside_the_noise_says_so_and_a_pool_without_a_rival_has_no_
     )
     rows = shown(results, msgspec.structs.replace(found, routes={"table": route})).rows("Requests", "Depth")
 
-    assert rows[2][3:] == ["256 (204 to 320), inside the noise", "-", "-"]
+    assert rows[2][3:] == ["256 (204 to 320), its noise not measured", "-", "-"]
 
 
 def test_an_engine_s_own_schedule_is_given_as_vllm_takes_it() -> None:

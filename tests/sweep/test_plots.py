@@ -85,7 +85,7 @@ def test_a_crossover_is_drawn_with_its_interval_and_marked_where_inside_the_nois
         (band,) = plot.figure.axes[0].patches
         assert (band.get_x(), band.get_x() + band.get_width()) == (64, 80)  # type: ignore[attr-defined]
         assert any(list(line.get_xdata()) == [72, 72] for line in plot.figure.axes[0].lines)
-        label = "72 (95%: 64 to 80): depth 3 → depth 0" + ("" if certain else ", inside the noise")
+        label = "72 (95%: 64 to 80): depth 3 → depth 0" + ("" if certain else ", its noise not measured")
         assert label in words(plot)
 
 
