@@ -27,6 +27,8 @@ _CONNECT_S = 5.0
 _UNTOLD = Usage()
 # In JSON no text can hold these: its quotes would be escaped.
 _CUT_OFF = re.compile(rb'"finish_reason":\s*"length"')
+_CONTENT = re.compile(r"data:[^\s'\"]*|[A-Za-z0-9+/=]{64,}")
+_LONGEST_MESSAGE = 300
 # Of a stream's events past the first text, only those with one of these tell anything.
 _TELLS = re.compile(rb'"(?:usage|error|length)"|\[DONE\]')
 
@@ -162,7 +164,7 @@ class Load:
             await self._exchange(answered)
         except GatewayError as failure:
             error = failure.code or "failed"
-            self.told.setdefault(error, failure.message)
+            self.told.setdefault(error, self._bare(failure.message))
         except asyncio.CancelledError:
             self.aborted += 1
             raise
@@ -180,6 +182,12 @@ class Load:
         )
         self.records.append(record)
         return record
+
+    def _bare(self, message: str) -> str:
+        """An engine's words without what it was sent, which some repeat: no key or image is to be kept."""
+        if self._engine.api_key:
+            message = message.replace(self._engine.api_key, "...")
+        return _CONTENT.sub("...", message)[:_LONGEST_MESSAGE]
 
     async def _exchange(self, answered: _Answered) -> None:
         async with self._client.post(

@@ -28,7 +28,7 @@ TOLD = {
 
 @contextlib.asynccontextmanager
 async def load_on(
-    app: Any, *, stream: bool = True, max_tokens: int = 100, **options: Any
+    app: Any, *, stream: bool = True, max_tokens: int = 100, api_key: str = "", **options: Any
 ) -> AsyncIterator[Load]:
     images = [Image(png(text), "image/png") for text in ("one", "two")]
     bodies = Bodies(
@@ -40,7 +40,7 @@ async def load_on(
         rng=random.Random(0),
     )
     async with served(app) as url, EngineClient() as client:
-        yield Load(client, Engine("e", url, "p", 0), bodies, **{"pause_s": 0.001, **options})
+        yield Load(client, Engine("e", url, "p", 0, api_key), bodies, **{"pause_s": 0.001, **options})
 
 
 @contextlib.asynccontextmanager
@@ -108,7 +108,7 @@ async def test_a_record_tells_what_the_answer_told(stream: bool) -> None:
         return None
 
     ticks = iter(range(1, 1000))
-    clock = {"clock": lambda: float(next(ticks))}
+    clock: dict[str, Any] = {"clock": lambda: float(next(ticks))}
     async with load_on(FakeEngine(told), stream=stream, **clock) as load, going(load.closed(1), load):
         await until(lambda: load.records)
     record = load.records[0]
@@ -302,3 +302,29 @@ async def test_an_open_loop_ends_while_it_waits_for_its_next_moment() -> None:
         await asyncio.sleep(0)
 
     assert load.sent == load.skipped == 0
+
+
+@pytest.mark.parametrize("status", [400, 200])
+async def test_an_engine_that_repeats_what_it_was_sent_puts_no_key_and_no_image_on_record(
+    status: int,
+) -> None:
+    async def repeat(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> None:
+        key = engine.headers[-1]["authorization"]
+        (part, _) = request["messages"][-1]["content"]
+        bare = part["image_url"]["url"].partition(",")[2]
+        error = {"error": {"message": f"no {key} for {bare[:99]} in {part} of {bare}", "code": 400}}
+        if status == 400:
+            return await send.json(error, status)
+        await send.start(kind="text/event-stream")
+        await send.event(error)
+        await send.body(b"data: [DONE]", more=False)
+        return None
+
+    async with load_on(FakeEngine(repeat), api_key="s3cret") as load, going(load.closed(1), load):
+        await until(lambda: load.told)
+
+    (told,) = load.told.values()
+    assert told.startswith("no Bearer ... for ... in {'type': 'image_url'")
+    assert "s3cret" not in told
+    assert "base64" not in told
+    assert "iVBOR" not in told
