@@ -254,7 +254,8 @@ class _Measurement:
                 continue
             if work.simulated:
                 self._scale = work.simulated.time_scale
-            sample = Sample(self._clock(), work, self._load.in_flight, self._load.sent, self._late)
+            load = self._load
+            sample = Sample(self._clock(), work, load.in_flight, load.sent, self._late, load.skipped)
             self._samples.append(sample)
             return sample
         raise _Lost(reason)
@@ -290,7 +291,7 @@ class _Measurement:
 def _busy(sample: Sample) -> str:
     if not sample.work.reading.awake:
         return "the engine sleeps"
-    return f"other traffic before the window: {sample.load} requests running"
+    return f"other traffic before the window: {sample.load or 'now and then'} requests running"
 
 
 def _now() -> str:

@@ -37,7 +37,9 @@ _MOST_ALIKE = 0.9
 _NORMAL = 1.96  # quantile of a 95% interval
 _HELD = 0.95
 _BEHIND = (0.05, 0.2)  # of a request's time: told, and too much
+_SILENT_S = (3.0, 12.0)  # without a page of a real engine: told, and too much
 _FEW_REQUESTS = 10
+_OFF = 0.05
 _CACHED = 0.01
 _CUT = 0.05
 _EXACT = 0.001
@@ -54,6 +56,7 @@ class Sample:
         in_flight: our requests under way, when the page had come.
         sent: our requests so far, in this cell.
         late: seconds that our event loop was behind, when the page was asked for.
+        skipped: requests of an open loop that came due so far and were not sent.
     """
 
     at: float
@@ -61,6 +64,7 @@ class Sample:
     in_flight: int
     sent: int
     late: float = 0.0
+    skipped: int = 0
 
     @property
     def load(self) -> int:
@@ -194,11 +198,13 @@ def window(
         cached=_cached(first.work, last.work),
     )
     return msgspec.structs.replace(
-        measured, invalid=tuple(_invalid(measured, samples)), flags=tuple(_flags(measured, samples, ended))
+        measured,
+        invalid=tuple(_invalid(measured, samples, inside)),
+        flags=tuple(_flags(measured, inside, ended)),
     )
 
 
-def _invalid(measured: Window, samples: Sequence[Sample]) -> Iterator[str]:
+def _invalid(measured: Window, samples: Sequence[Sample], inside: Sequence[Sample]) -> Iterator[str]:
     if measured.errors:
         kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(measured.errors.items()))
         yield f"requests failed: {kinds}"
@@ -211,6 +217,8 @@ def _invalid(measured: Window, samples: Sequence[Sample]) -> Iterator[str]:
     # Sockets are no match for a clock that is faster than ours: there it is only told.
     elif not samples[0].work.simulated and _behind(measured) > _BEHIND[1]:
         yield f"this machine was too busy to send the load: {measured.late_s:.2f} s behind"
+    if (silent := _silent(inside)) > _SILENT_S[1]:
+        yield f"the engine told nothing for {silent:.0f} s: it may have stood still"
 
 
 def _flags(measured: Window, samples: Sequence[Sample], ended: Sequence[Record]) -> Iterator[str]:
@@ -223,6 +231,10 @@ def _flags(measured: Window, samples: Sequence[Sample], ended: Sequence[Record])
         yield f"this machine was busy: the simulated engine had {held * load:.1f} of {load} requests"
     if _behind(measured) > _BEHIND[0]:
         yield f"this machine was busy: {measured.late_s:.2f} s behind when it sent"
+    if _SILENT_S[0] < (silent := _silent(samples)) <= _SILENT_S[1]:
+        yield f"the engine told nothing for {silent:.0f} s: it may have stood still"
+    if measured.cell.per_s:
+        yield from _sent(measured, samples)
     if measured.requests < max(_FEW_REQUESTS, load):
         yield f"few requests: {measured.requests} were answered"
     cut = _per(sum(record.truncated for record in ended), len(ended))
@@ -236,6 +248,24 @@ def _flags(measured: Window, samples: Sequence[Sample], ended: Sequence[Record])
         yield f"{measured.cached:.0%} of the prompt tokens came from the prefix cache"
     if measured.agree is False:
         yield "the answers and the engine's counters disagree on acceptance"
+
+
+def _sent(measured: Window, samples: Sequence[Sample]) -> Iterator[str]:
+    """What an open loop sent that it should not have, or did not send."""
+    first, last = samples[0], samples[-1]
+    sent, skipped = last.sent - first.sent, last.skipped - first.skipped
+    if skipped:
+        yield f"{skipped} of {sent + skipped} requests were not sent: {measured.cell.load} were under way"
+    due = measured.cell.per_s * measured.seconds
+    if abs(sent + skipped - due) > max(_OFF * due, 3 * math.sqrt(due)):
+        yield f"{_per(sent, measured.seconds):.3g} requests/s were sent, not {measured.cell.per_s:g}"
+
+
+def _silent(samples: Sequence[Sample]) -> float:
+    """The longest time between pages; of a simulated engine none, as its clock stands still with it."""
+    if samples[0].work.simulated:
+        return 0.0
+    return max((now.at - before.at for before, now in pairwise(samples)), default=0.0)
 
 
 def _behind(measured: Window) -> float:

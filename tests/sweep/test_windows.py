@@ -451,6 +451,49 @@ def test_a_client_that_lags_behind_its_answers_tells_or_spoils_it(
     assert found.late_s == pytest.approx(late)
 
 
+@pytest.mark.parametrize(("seconds", "valid", "told"), [(2, True, False), (9, True, True), (20, False, True)])
+def test_an_engine_that_told_nothing_for_long_may_have_stood_still(
+    seconds: int, valid: bool, told: bool
+) -> None:
+    samples = [*series([100.0] * 60)[: 30 - seconds], *series([100.0] * 60)[29:]]
+    samples[0] = sample(0)
+    found = measured(samples, [record(1, 20) for _ in range(20)])
+    words = f"the engine told nothing for {seconds} s: it may have stood still"
+    assert (found.valid, words in (*found.flags, *found.invalid)) == (valid, told)
+    # A simulated one's clock stands still with it.
+    paused = [
+        dataclasses.replace(one, work=replace(one.work, simulated=Simulated("x", float(at), 1)))
+        for at, one in enumerate(samples)
+    ]
+    assert measured(paused, [record(1, 20) for _ in range(20)]).valid
+
+
+@pytest.mark.parametrize(
+    ("sent", "skipped", "told"),
+    [
+        (4.0, 0.0, ()),
+        (3.5, 0.5, ("29 of 232 requests were not sent: 4 were under way",)),
+        (3.0, 0.0, ("3 requests/s were sent, not 4",)),
+        (
+            1.25,
+            0.25,
+            ("14 of 86 requests were not sent: 4 were under way", "1.24 requests/s were sent, not 4"),
+        ),
+    ],
+)
+def test_an_open_loop_tells_what_it_did_not_send(sent: float, skipped: float, told: tuple[str, ...]) -> None:
+    """At 4 requests a second."""
+    samples = [
+        dataclasses.replace(one, sent=int(sent * at), skipped=int(skipped * at))
+        for at, one in enumerate(series(noisy(1, 60)))
+    ]
+    samples[0] = sample(0)
+    found = measured(samples, [record(1, 20) for _ in range(20)], of=Cell("table", "mtp3", LOAD, per_s=4.0))
+    assert found.flags == told
+    closed = measured(samples, [record(1, 20) for _ in range(20)])
+    assert closed.flags == ()
+
+
 @given(seeds, st.integers(4, 40))
 def test_no_page_breaks_a_window(seed: int, length: int) -> None:
     rng = Random(seed)
