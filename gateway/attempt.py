@@ -34,11 +34,13 @@ _FAILURES = {
     "engine_lost": Failure.LOST,
     "engine_garbage": Failure.GARBAGE,
     "answer_too_long": Failure.ERROR,
+    "engine_busy": Failure.BUSY,
     "engine_error": Failure.BAD_GATEWAY,
     "engine_slow": Failure.SLOW,
     "engine_idle": Failure.SLOW,
     "total_timeout": Failure.SLOW,
 }
+_BUSY = "the engine takes no more work now"
 # Comments that keep a stream alive are held back until its first event, so many bytes of them.
 _HELD_BYTES = 64 * 1024
 
@@ -257,6 +259,8 @@ class _Events:
             if first is not None:
                 chunk = openai.read_chunk(first)
                 # An error of the request's own is the engine's answer to it.
+                if chunk.error_status == 503:  # vLLM's queue was full when it looked again
+                    raise Unavailable(_BUSY, code="engine_busy", retry_after=RETRY_AFTER_S)
                 if chunk.is_error and not chunk.is_clients_error:
                     raise EngineFailed("the engine failed before it wrote anything", code="engine_error")
                 if not (chunk.is_chunk or chunk.is_error):
@@ -324,7 +328,7 @@ async def _refusal(answer: Answer) -> GatewayError:
     told_s = answer.retry_after or ""
     if answer.status == 503:
         return Unavailable(
-            f"the engine takes no more work now{told}",
+            f"{_BUSY}{told}",
             code="engine_busy",
             retry_after=int(told_s) if told_s.isdecimal() else RETRY_AFTER_S,
         )

@@ -131,6 +131,7 @@ def lose_when_running(state: State, fake: FakeEngine) -> None:
         (events(), Failure.GARBAGE, "engine_garbage"),
         (events(b": alive\n\n" * 10_000, chunk("x")), Failure.GARBAGE, "engine_garbage"),
         (events({"error": {"message": "EngineCore", "code": 500}}), Failure.BAD_GATEWAY, "engine_error"),
+        (events({"error": {"message": "at its limit", "code": 503}}), Failure.BUSY, "engine_busy"),
         (events(b": alive\n\n", end=False), Failure.DIED, "engine_died"),
     ],
 )

@@ -191,7 +191,7 @@ class StreamChunk(msgspec.Struct, frozen=True):
             a stop string, behind which tokens were thrown away, or passed a parser, which holds chunks back.
         speculation: what was drafted for the whole answer, where that is told.
         is_error: it reports a failure.
-        is_clients_error: one that the request itself is to blame for (`error.code` is a 4xx).
+        error_status: its `error.code`, where that is an HTTP status; 0 where it is none.
     """
 
     is_chunk: bool = False
@@ -202,7 +202,12 @@ class StreamChunk(msgspec.Struct, frozen=True):
     is_uncountable: bool = False
     speculation: Speculation | None = None
     is_error: bool = False
-    is_clients_error: bool = False
+    error_status: int = 0
+
+    @property
+    def is_clients_error(self) -> bool:
+        """Whether it reports a failure that the request itself is to blame for."""
+        return 400 <= self.error_status < 500
 
 
 def parse_request(body: bytes, *, chat: bool, max_images: int) -> CompletionRequest:
@@ -308,7 +313,7 @@ def read_chunk(data: bytes) -> StreamChunk:
         is_uncountable=is_uncountable,
         speculation=read_speculation(chunk.metrics) if chunk.metrics else None,
         is_error=chunk.error is not None,
-        is_clients_error=_is_4xx(chunk.error),
+        error_status=_status(chunk.error),
     )
 
 
@@ -414,9 +419,9 @@ def _usage(usage: object) -> Usage | None:
     return Usage(*(count if isinstance(count, int) and 0 < count < _MAX_TOKENS else 0 for count in counts))
 
 
-def _is_4xx(error: object) -> bool:
+def _status(error: object) -> int:
     code = error.get("code") if isinstance(error, dict) else None
-    return isinstance(code, int) and 400 <= code < 500
+    return code if isinstance(code, int) and 400 <= code < 600 else 0
 
 
 def _object(raw: bytes | msgspec.Raw) -> Mapping[str, Any]:

@@ -268,6 +268,9 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
         ({"choices": [], "usage": USAGE}, StreamChunk(is_chunk=True, usage=Usage(3, 4), is_usage_only=True)),
         ({"choices": []}, StreamChunk(is_chunk=True)),
         ({"error": {"message": "x"}}, StreamChunk(is_error=True)),
+        ({"error": {"code": 503}}, StreamChunk(is_error=True, error_status=503)),
+        ({"error": {"code": 200}}, StreamChunk(is_error=True)),
+        ({"error": {"code": "503"}}, StreamChunk(is_error=True)),
         ({"choices": 5}, StreamChunk()),
         ({"usage": {"prompt_tokens": 2**60}}, StreamChunk(usage=Usage(), is_usage_only=True)),
         (
