@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,8 @@ class SimulatedRequest:
         continuous_usage: tell the usage so far in each event, too.
         max_tokens: the answer's limit; None for none.
         ignore_eos: write to that limit, whatever length the answer would have.
-        stream_interval: tokens that a stream's event waits for, but for the first and the last.
+        stream_interval: tokens that an event waits for, but for the first and the last; a whole answer
+            waits for its end.
     """
 
     chat: bool
@@ -101,7 +103,7 @@ def parse(body: bytes, *, chat: bool, model: str, rules: SortRules, speculative:
         continuous_usage=request.include_usage and bool(stream_options.continuous_usage_stats),
         max_tokens=options.max_completion_tokens or options.max_tokens,
         ignore_eos=bool(options.ignore_eos),
-        stream_interval=options.stream_interval or 1,
+        stream_interval=options.stream_interval or 1 if request.stream else sys.maxsize,
     )
 
 
