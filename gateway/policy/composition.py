@@ -44,7 +44,7 @@ _MIX_STEPS = {1: 16, 2: 16, 3: 16, 4: 8}
 _DRAWS = 100
 # A fleet is better where it is in so many of the draws, and by more than the split search is good for: the
 # exhaustive simulation of bench/plan.py ranks fleets this close either way.
-_SURE, _TIE = 0.95, 0.02
+_SURE, _TIE = 0.8, 0.02
 _LEAST = 0.05
 # Waiting less than this is rounding.
 _A_REQUEST = 0.01
