@@ -211,7 +211,6 @@ class Load:
 
     async def _stream(self, answer: Answer, answered: _Answered) -> None:
         splitter = sse.EventSplitter()
-        # To its very end, or the connection could not be used again.
         while data := await answer.more(None):
             for event in splitter.feed(data):
                 if not answered.first or _TELLS.search(event):

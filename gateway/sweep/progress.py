@@ -179,7 +179,8 @@ def summary(board: Board) -> str:
     """Return how much is done and left, in words."""
     lost = f", {board.invalid} invalid" if board.invalid else ""
     simulated = f"; SIMULATED engines, fit {board.simulated}" if board.simulated else ""
-    return f"{board.done} windows done{lost}, {board.due} to go, {clock(board.left_s)} left{simulated}"
+    done = f"{board.done} window{'s' * (board.done != 1)} done"
+    return f"{done}{lost}, {board.due} to go, {clock(board.left_s)} left{simulated}"
 
 
 def line(window: Window) -> str:

@@ -104,6 +104,30 @@ async def test_an_engine_that_others_use_is_not_loaded(engine: Engine) -> None:
     assert window.requests == 0
 
 
+async def test_two_sweeps_that_begin_together_lose_both_windows(engine: Engine) -> None:
+    found = await asyncio.gather(*(measured(engine, Cell("text", "depth3", load)) for load in (1, 8)))
+
+    for window in found:
+        assert "somebody else's requests" in window.invalid[0]
+
+
+@pytest.mark.parametrize("phase", [Phase.WARM, Phase.WINDOW])
+async def test_one_short_request_of_a_stranger_is_found_whenever_it_comes(
+    engine: Engine, phase: Phase
+) -> None:
+    """No look need see it: what has finished in the end is counted against what was sent."""
+    strangers: list[asyncio.Task[None]] = []
+
+    def come(progress: Progress) -> None:
+        if progress.phase is phase and not strangers:
+            strangers.append(asyncio.create_task(post(engine, "/v1/chat/completions", chat(max_tokens=1))))
+
+    window = await measured(engine, timing=Timing(10, 10, idle_s=30), on_progress=come)
+
+    await strangers[0]
+    assert "somebody else's requests" in window.invalid[0]
+
+
 async def test_a_stranger_during_the_window_spoils_it(engine: Engine) -> None:
     strangers: list[asyncio.Task[None]] = []
 
