@@ -41,7 +41,6 @@ class Record:
         sent, first, ended: when it was sent, when its first text came (0 where it was not streamed, or none
             came) and when it ended, in seconds of the load's clock.
         tokens: of the answer, as the engine told; 0 where it did not.
-        prompt_tokens: likewise.
         speculation: what was drafted for it; None where the engine does not tell.
         error: what failed: `http_503`, `stream_error`, `no_usage`, or a code of the client's such as
             `engine_died`; empty where nothing did.
@@ -52,7 +51,6 @@ class Record:
     first: float
     ended: float
     tokens: int
-    prompt_tokens: int
     speculation: Speculation | None
     error: str = ""
     truncated: bool = False
@@ -175,7 +173,6 @@ class Load:
             answered.first,
             self._clock(),
             answered.usage.completion_tokens,
-            answered.usage.prompt_tokens,
             answered.speculation,
             error,
             answered.truncated,

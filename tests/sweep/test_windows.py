@@ -63,7 +63,7 @@ def record(
     error: str = "",
     truncated: bool = False,
 ) -> Record:
-    return Record(sent, first, ended, tokens, 1600, speculation, error, truncated)
+    return Record(sent, first, ended, tokens, speculation, error, truncated)
 
 
 def cell(rates: Any, records: list[Record]) -> Window:
