@@ -140,7 +140,12 @@ async def _sweep(
             pools=targets.pools(config, engines, found),
             routes={
                 name: Shape(
-                    of.prompt.text, len(of.images), of.rendered, options.max_tokens, not options.no_stream
+                    prompt=of.prompt.text,
+                    images=len(of.images),
+                    rendered=of.rendered,
+                    max_tokens=options.max_tokens,
+                    streamed=not options.no_stream,
+                    images_digest=documents.digest(of.images),
                 )
                 for name, of in material.items()
             },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import textwrap
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from gateway.wire.images import inspect
 from gateway.wire.pixels import decode_rgb
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
     from random import Random
 
@@ -198,3 +200,9 @@ def _value(label: str, rng: Random) -> str:
         case "total" | "amount" | "price":
             return f"{rng.uniform(1, 99_999):,.2f}"
     return str(rng.randint(1, 999_999))
+
+
+def digest(images: Iterable[Image]) -> str:
+    """Return what tells images from others, in whatever order: the start of a SHA-256."""
+    each = sorted(hashlib.sha256(image.data).digest() for image in images)
+    return hashlib.sha256(b"".join(each)).hexdigest()[:16]

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     Schedule = tuple[tuple[int, int, int], ...]
 
+# A simulated engine that had less than this share of its load is no measurement of it.
+_HELD = 0.9
+
 
 def findings(results: Results, seed: int = 0) -> Findings:
     """Conclude from what was measured so far.
@@ -117,6 +120,12 @@ def _words(results: Results, own: Schedule) -> list[str]:
         f"{_many(count, 'window')} of {setting.window_s:g} s; "
         + (f"{invalid} of them invalid and left out." if invalid else "none of them invalid.")
     )
+    lacking = sum(map(_lacked_load, results.windows)) if setting.simulated else 0
+    if lacking:
+        words.append(
+            f"In {_many(lacking, 'window')} this machine was too busy to keep the simulated engine at its "
+            "load, and the rate is too low: take a smaller --time-scale, or a quieter machine."
+        )
     if len({depth for _, _, depth in own}) > 1:
         words.append(
             "One engine for all routes that schedules its own depth: num_speculative_tokens_per_batch_size "
@@ -130,6 +139,11 @@ def _words(results: Results, own: Schedule) -> list[str]:
             f"One engine for all routes has no use for a schedule of its own: {_named(own[0][2])} throughout."
         )
     return words
+
+
+def _lacked_load(window: Window) -> bool:
+    held = window.running + window.waiting
+    return window.valid and not window.cell.per_s and 0 < held < _HELD * window.cell.load
 
 
 class _Teller:
@@ -187,11 +201,13 @@ class _Teller:
         return f"{self._start}{none}: {_named(first.depth)} throughout, {against}."
 
     def _left_out(self) -> list[str]:
-        """The invalid windows, with the reasons."""
+        """The invalid windows, with the reasons; not those that were measured again and were well."""
+        windows = [window for window in self._results.windows if window.cell.route == self._route]
+        well = {window.cell for window in windows if window.valid}
         cells = Counter(
             (window.cell.pool, window.cell.load, window.invalid)
-            for window in self._results.windows
-            if window.cell.route == self._route and not window.valid
+            for window in windows
+            if not window.valid and window.cell not in well
         )
         if not cells:
             return []

@@ -145,6 +145,7 @@ class Shape(msgspec.Struct, frozen=True):
         rendered: the images were drawn by this tool, not the operator's own.
         max_tokens: the longest answer allowed.
         streamed: answers were streamed.
+        images_digest: tells other images of the same number apart; empty where it is not known.
     """
 
     prompt: str
@@ -152,6 +153,7 @@ class Shape(msgspec.Struct, frozen=True):
     rendered: bool
     max_tokens: int
     streamed: bool = True
+    images_digest: str = ""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -151,7 +151,7 @@ def _differences(before: Setting, now: Setting) -> Iterator[str]:
             old, new = getattr(before.pools[name], field), getattr(now.pools[name], field)
             yield from _changed(f"{field} of pool {name}", old, new)
     for name in before.routes.keys() & now.routes.keys():
-        for field in ("prompt", "images", "rendered", "max_tokens", "streamed"):
+        for field in ("prompt", "images", "images_digest", "rendered", "max_tokens", "streamed"):
             old, new = getattr(before.routes[name], field), getattr(now.routes[name], field)
             yield from _changed(f"{field} of route {name}", old, new)
 

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image as Picture
 
 from gateway.errors import ConfigError
-from gateway.sweep.documents import images, rendered
+from gateway.sweep.documents import digest, images, rendered
 from tests.support import encoded, picture, png
 
 ROUTES = ("text", "key-value", "table", "stamps")
@@ -106,3 +106,11 @@ def test_drawn_documents_have_sizes_that_documents_have(route: str, least: int, 
             assert least <= max(found.size) <= most
             # Something is written on it, and more is left white.
             assert 0.01 < sum(found.convert("L").histogram()[:128]) / (found.width * found.height) < 0.3
+
+
+def test_a_digest_tells_images_apart_and_not_their_order() -> None:
+    drawn = rendered("table", 3, random.Random(3))
+
+    assert digest(drawn) == digest(reversed(drawn))
+    assert digest(drawn) != digest(rendered("table", 3, random.Random(4)))
+    assert digest(drawn) != digest(drawn[:2])

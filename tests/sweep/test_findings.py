@@ -110,6 +110,30 @@ def test_invalid_windows_count_for_nothing_and_are_listed_with_their_reasons() -
     assert "none of them invalid" in without.words[1]
 
 
+def test_an_invalid_window_that_was_measured_again_is_not_mourned() -> None:
+    known = setting((0, 3), routes=["table"])
+    good = grid(known)
+    lost = window(known, good[0].cell, invalid=("1 request failed: http_500",))
+
+    found = concluded(known, [lost, *good])
+
+    assert not any("Left out" in sentence for sentence in found.routes["table"].words)
+    assert "1 of them invalid" in found.words[1]
+
+
+def test_windows_of_a_simulated_engine_without_its_load_are_told() -> None:
+    known = setting((0, 3), routes=["table"])
+    busy, calm = (
+        [msgspec.structs.replace(one, running=share * one.cell.load) for one in grid(known)]
+        for share in (0.7, 1.0)
+    )
+
+    assert f"In {len(busy)} windows this machine was too busy" in " ".join(concluded(known, busy).words)
+    assert "too busy" not in " ".join(concluded(known, calm).words)
+    real = msgspec.structs.replace(known, simulated="")
+    assert "too busy" not in " ".join(concluded(real, busy).words)
+
+
 def test_a_route_is_compared_on_the_pools_it_was_measured_on() -> None:
     known = setting((0, 1, 3), routes=["text", "table"])
     windows = [one for one in grid(known, 2) if one.cell.route == "text" or one.cell.pool != "mtp1"]

@@ -123,6 +123,10 @@ def test_the_gpu_need_be_named_once(tmp_path: Path) -> None:
             changed(routes={"text": Shape("Text Recognition:", 3, True, 4096, False)}),
             "streamed of route text",
         ),
+        (
+            changed(routes={"text": Shape("Text Recognition:", 3, True, 4096, images_digest="other")}),
+            "images_digest of route text '', now it is 'other'",
+        ),
     ],
 )
 def test_what_cannot_stand_side_by_side_is_refused(tmp_path: Path, now: Setting, said: str) -> None:
