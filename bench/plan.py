@@ -338,9 +338,15 @@ def draw(cases: Sequence[Mapping[str, Any]]) -> None:
         axes.tick_params(axis="x", labelsize=7)
     grid[0][0].plot([], [], "o", color="tab:blue", markersize=4, label="simulated, a dot a seed")
     grid[0][0].plot(
-        [], [], "D", color="tab:orange", markersize=4, mfc="none", label="plan, profiles without noise"
+        [], [], "D", color="tab:orange", markersize=4, mfc="none", label="plan, from profiles without noise"
     )
-    grid[0][0].legend(fontsize=7, loc="lower right", title="bold: the plan's pick", title_fontsize=7)
+    figure.legend(
+        fontsize=8,
+        loc="outside lower center",
+        ncols=2,
+        title="engines x depth; bold: recommended",
+        title_fontsize=8,
+    )
     IMAGE.parent.mkdir(exist_ok=True)
     figure.savefig(IMAGE, dpi=110)
     pyplot.close(figure)

@@ -3,7 +3,8 @@
 A load is a histogram of populations: requests in the system by route, in flight or waiting. The system is
 taken to be closed: the same requests are there whatever the fleet. Then the most tokens per second is also
 the least mean latency. What a fleet makes of a population is its best split between the engines, which the
-gateway's choice comes near; engines past a peak that is certain hold, and what fits on none of them waits.
+gateway's choice comes near; engines past a peak that is certain hold, and what fits on none of them waits,
+of every route the same part.
 """
 
 from __future__ import annotations
@@ -42,14 +43,16 @@ _FIRST_STEP, _COARSE_STEP, _LAST_STEP = 1 / 4, 1 / 16, 1 / 128
 _MIX_STEPS = {1: 16, 2: 16, 3: 16, 4: 8}
 # Draws of the profiles' errors.
 _DRAWS = 100
-# A fleet is better where it is in so many of the draws, and by more than the split search is good for: the
-# exhaustive simulation of bench/plan.py ranks fleets this close either way.
-_SURE, _TIE = 0.8, 0.02
+# A fleet is better where it is in so many of the draws, and by more than these figures are good for: what
+# fleets make of a day in the simulations of bench/plan.py is within 2% of them (standard deviation).
+_SURE, TIE = 0.8, 0.02
 _LEAST = 0.05
 # Waiting less than this is rounding.
-_A_REQUEST = 0.01
+_A_REQUEST = 0.1
 # No fleet is larger.
 _MOST_ENGINES = 1024
+# Times that requests without a place are taken out of a population: all routes' alike.
+_ROUNDS = 4
 # Routes with less of an engine's requests than this are passers-by.
 _PRESENT = 0.1
 
@@ -113,7 +116,7 @@ class Rival:
     @property
     def tied(self) -> bool:
         """Whether the two cannot be told apart."""
-        return self.sure < _SURE or self.gain < _TIE
+        return self.sure < _SURE or self.gain < TIE
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,22 +217,36 @@ class Market:
         may = self._may[kinds]
         if not (may.any(axis=0) | ~load.populations.any(axis=0)).all():
             return None
-        starts = list(self._starts(kinds, engines, load.populations))
+        splits = self._split(kinds, engines, load.populations)
+        served = load.populations.copy()
+        for _ in range(_ROUNDS):
+            _, waiting = self._values(kinds, splits / engines[:, None])
+            share = (waiting * engines).sum(axis=-1) / np.maximum(served.sum(axis=-1), 1e-9)
+            full = share > 1e-4
+            if not full.any():
+                break
+            served[full] *= 1 - share[full, None]
+            splits[full] = self._split(kinds, engines, served[full])
+        return self._outcome(fleet, kinds, engines, splits, load)
+
+    def _split(self, kinds: Ints, engines: Ints, populations: Floats) -> Floats:
+        """The best split of populations: by population, group and route."""
+        starts = list(self._starts(kinds, engines, populations))
         moves = np.eye(len(self._worth))[None]
         coarse = self._climbed(kinds, engines, np.concatenate(starts), moves, _FIRST_STEP, _COARSE_STEP)
         scores = self._score(kinds, engines, coarse).sum(axis=-1).reshape(len(starts), -1)
         ends = coarse.reshape(len(starts), *starts[0].shape)
-        best = ends[scores.argmax(axis=0), np.arange(len(load.weights))]
-        splits = self._climbed(kinds, engines, best, moves, _COARSE_STEP, _LAST_STEP)
-        return self._outcome(fleet, kinds, engines, splits, load)
+        best = ends[scores.argmax(axis=0), np.arange(len(populations))]
+        return self._climbed(kinds, engines, best, moves, _COARSE_STEP, _LAST_STEP)
 
     def alike(self, outcome: Outcome, load: Load) -> Floats:
         """Return a fleet's rates where every engine has the same mix of routes, by population."""
         kinds, engines = outcome.kinds, outcome.engines
         if not self._may[kinds].all():
             return outcome.rates
-        mixes = load.populations / np.maximum(load.populations.sum(axis=1, keepdims=True), 1e-9)
-        even = next(self._starts(kinds, engines, load.populations))
+        served = outcome.splits.sum(axis=1)
+        mixes = served / np.maximum(served.sum(axis=1, keepdims=True), 1e-9)
+        even = next(self._starts(kinds, engines, served))
         splits = self._climbed(kinds, engines, even, mixes[:, None, :], _FIRST_STEP, _LAST_STEP)
         return self._outcome(outcome.fleet, kinds, engines, splits, load).rates
 
@@ -255,17 +272,11 @@ class Market:
         return float(load.weights @ (rates * outcome.engines).sum(axis=-1))
 
     def _outcome(self, fleet: Fleet, kinds: Ints, engines: Ints, splits: Floats, load: Load) -> Outcome:
-        values, waiting = self._values(kinds, splits / engines[:, None])
+        values, left = self._values(kinds, splits / engines[:, None])
         rates = (values * engines).sum(axis=-1)
-        return Outcome(
-            fleet,
-            float(load.weights @ rates),
-            rates,
-            (waiting * engines).sum(axis=-1),
-            kinds,
-            engines,
-            splits,
-        )
+        served = splits * (1 - left * engines / np.maximum(splits.sum(axis=-1), 1e-9))[..., None]
+        waiting = load.populations.sum(axis=1) - served.sum(axis=(1, 2))
+        return Outcome(fleet, float(load.weights @ rates), rates, waiting, kinds, engines, served)
 
     def _starts(self, kinds: Ints, engines: Ints, populations: Floats) -> Iterator[Floats]:
         """Splits to start from: all spread evenly, then the busiest routes each on a part of the fleet."""

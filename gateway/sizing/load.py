@@ -15,7 +15,7 @@ from gateway.errors import ConfigError
 from gateway.policy.composition import Load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 _WEIGHTS = ("weight", "seconds", "share")
@@ -25,7 +25,9 @@ _MOST_BYTES = 256 << 20
 _MOST_REQUESTS = 1e6
 # Different populations that a search looks at, and how finely they are told apart, ever more coarsely.
 _MOST_BINS = 64
-_GRIDS = (1.02, 1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0, 5.0, 10.0)
+_GRIDS = (1.02, 1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0)
+# Where many routes make too many populations still: how finely their sums are, which always are few enough.
+_SUMS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +149,12 @@ def binned(history: History, routes: Sequence[str]) -> Load:
     weights, counts = weights[kept], counts[kept]
     if not counts.any():
         raise ConfigError([f"{history.source}: there was never a request in the system"])
-    peaks = {int(counts.sum(axis=1).argmax()), *counts.argmax(axis=0).tolist()}
-    for grid in _GRIDS:
-        keys = np.round(np.log1p(counts) / np.log(grid)).astype(np.int64)
-        keys = np.column_stack([keys, np.zeros(len(keys), dtype=np.int64)])
-        for mark, peak in enumerate(sorted(peaks), start=1):
-            keys[peak, -1] = mark
+    totals = counts.sum(axis=1)
+    peaks = {int(totals.argmax()), *counts.argmax(axis=0).tolist()}
+    for told, grid in (*((counts, grid) for grid in _GRIDS), (totals[:, None], _SUMS)):
+        marks = np.zeros(len(counts))
+        marks[sorted(peaks)] = range(1, len(peaks) + 1)
+        keys = np.column_stack([np.round(np.log1p(told) / np.log(grid)), marks])
         _, bins = np.unique(keys, axis=0, return_inverse=True)
         if bins.max() < _MOST_BINS:
             break
@@ -160,12 +162,3 @@ def binned(history: History, routes: Sequence[str]) -> Load:
     sums = np.bincount(bins, weights)
     means = np.stack([np.bincount(bins, weights * column) / sums for column in counts.T], axis=1)
     return Load(sums / sums.sum(), means)
-
-
-def totals(history: History) -> Mapping[str, float]:
-    """Return the mean requests in the system by route."""
-    whole = sum(weight for weight, _ in history.rows)
-    return {
-        route: sum(weight * counts[place] for weight, counts in history.rows) / whole
-        for place, route in enumerate(history.routes)
-    }

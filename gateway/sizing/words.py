@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gateway.policy.composition import TIE
 from gateway.sizing.profiles import depth, ranges
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Words:
             ("in the system", "time", "tokens/s", "best there", "regret", "routes apart", "routes by engine"),
             [
                 (
-                    f"{band.first}-{band.last}",
+                    f"{band.first}-{band.last}" if band.first < band.last else str(band.last),
                     f"{band.time:.1%}",
                     f"{band.rate:,.0f}",
                     self.fleet(band.best),
@@ -131,10 +132,15 @@ class Words:
         )
         if advice.best is not chosen:
             rival = next(rival for rival in advice.rivals if rival.outcome is advice.best)
+            more = advice.best.rate / chosen.rate - 1
             yield (
-                f"{self.fleet(advice.best.fleet)} comes out {advice.best.rate / chosen.rate - 1:.1%} higher, "
-                "which is within the errors of the profiles and of this search (better in "
-                f"{1 - rival.sure:.0%} of the draws): the simpler fleet is recommended."
+                f"{self.fleet(advice.best.fleet)} comes out {more:.1%} higher, "
+                + (
+                    f"but in {1 - rival.sure:.0%} of the draws of the profiles' errors only"
+                    if more > TIE
+                    else f"which is less than these figures are good for ({TIE:.0%})"
+                )
+                + ": the simpler fleet is recommended."
             )
         elif advice.rivals:
             second = advice.rivals[0]

@@ -147,3 +147,14 @@ def test_many_populations_become_few_with_the_same_time_means_and_peaks(
     assert found.weights @ found.populations == pytest.approx(weights @ counts / weights.sum())
     assert found.populations.sum(axis=1).max() == pytest.approx(counts.sum(axis=1).max())
     assert found.populations.max(axis=0) == pytest.approx(counts.max(axis=0))
+
+
+def test_of_many_routes_the_sums_are_told_apart() -> None:
+    routes = tuple(f"r{place}" for place in range(7))
+    rng = np.random.default_rng(1)
+    rows = [(1.0, tuple(rng.integers(0, 2, 7) * rng.integers(0, 300, 7).astype(float))) for _ in range(2000)]
+    found = binned(history(*rows, routes=routes), routes)
+    assert len(found.weights) <= 64
+    counts = np.array([row for _, row in rows])
+    assert found.weights @ found.populations == pytest.approx(counts.mean(axis=0))
+    assert found.populations.max(axis=0) == pytest.approx(counts.max(axis=0))

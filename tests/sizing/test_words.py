@@ -96,18 +96,29 @@ def test_tables_show_sizes_bands_and_rivals() -> None:
     text = words.report(advice, BREATHING, "day.csv")
     lines = [line.split() for line in text.splitlines()]
     assert [line[0] for line in lines if line and line[0] in "123" and len(line) > 4][:3] == ["1", "2", "3"]
-    assert any(line[:1] == ["3-3"] for line in lines)
-    assert any(line[:1] == ["200-200"] for line in lines)
+    assert any(line[:2] == ["3", "80.0%"] for line in lines)
+    assert any(line[:2] == ["200", "10.0%"] for line in lines)
     assert "Fewest engines of one kind on which nothing waits at the peak: " in text
     assert not any(line != line.rstrip() for line in text.splitlines())
 
 
-def test_where_the_simpler_fleet_does_as_well_the_words_say_why() -> None:
-    words, advice = advised(TWO, [deep(2.0), plain(2.0)])
-    assert advice.best.fleet == (1, 1)
-    second = words.report(advice, BREATHING, "day.csv").splitlines()[1]
+@pytest.mark.parametrize(
+    ("error", "load", "told"),
+    [
+        (
+            0.5,
+            Load(np.array([0.75, 0.25]), np.array([[2.0, 1.0], [100.0, 40.0]])),
+            "of the draws of the profiles' errors only",
+        ),
+        (0.01, Load(np.array([0.8, 0.2]), np.array([[2.0, 1.0], [40.0, 40.0]])), "good for (2%)"),
+    ],
+)
+def test_where_the_simpler_fleet_does_as_well_the_words_say_why(error: float, load: Load, told: str) -> None:
+    words, advice = advised(TWO, [deep(error), plain(error)], load)
+    assert advice.best is not advice.chosen
+    second = words.report(advice, load, "day.csv").splitlines()[1]
     assert second.startswith("1 at depth 3, 1 plain comes out ")
-    assert "within the errors" in second
+    assert told in second
     assert "the simpler fleet is recommended" in second
 
 
