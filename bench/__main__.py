@@ -1,6 +1,9 @@
-"""`python -m bench`: every figure the documents quote, measured here and now."""
+"""`python -m bench`: the figures that the documents quote, measured here and now.
 
-from bench import accounting, accuracy, faults, sorting
+The longest have commands of their own: `python -m bench.published` and `python -m bench.plan`, 20 minutes each.
+"""
+
+from bench import accounting, accuracy, faults, published, sorting
 from bench.choice.__main__ import main as choice
 
 # Guarded: where processes are spawned and not forked, they import this again.
@@ -14,3 +17,5 @@ if __name__ == "__main__":
     choice([])
     print()
     faults.main(["--quick"])
+    print()
+    published.main(["--quick"])

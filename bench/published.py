@@ -40,7 +40,7 @@ QUICK_DEPTHS = (0, 3)
 QUICK_LOADS = (1, 32, 80, 256)
 IMAGES = ROOT / "docs/images"
 # Seven engines and their clients on two cores: a faster clock is more than they can follow.
-TIME_SCALE = 5.0
+TIME_SCALE = 2.5
 
 
 def pool_name(depth: int) -> str:
@@ -201,12 +201,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.published", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="depths 0 and 3, four loads, short windows")
     parser.add_argument("--out", type=Path, help="default: a folder that is deleted; an old one is continued")
-    parser.add_argument("--time-scale", type=float, default=TIME_SCALE, metavar="X", help="default: 5")
+    parser.add_argument("--time-scale", type=float, default=TIME_SCALE, metavar="X", help="default: 2.5")
     parser.add_argument("--keep", action="store_true", help="put the plot of tables into docs/images")
     options = parser.parse_args(arguments)
     depths = QUICK_DEPTHS if options.quick else DEPTHS
     loads = ",".join(map(str, QUICK_LOADS))
-    more = [f"--concurrency={loads}", "--window=30", "--repeats-max=1"] if options.quick else []
+    more = [f"--concurrency={loads}", "--window=30", "--repeats-max=1"] if options.quick else ["--window=60"]
     with tempfile.TemporaryDirectory() as folder, engine_processes(depths, options.time_scale) as engines:
         config, out = Path(folder) / "routes.yaml", options.out or Path(folder) / "out"
         config.write_text(configured(engines))
