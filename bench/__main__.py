@@ -1,6 +1,6 @@
 """`python -m bench`: the figures that the documents quote, measured here and now.
 
-The longest have commands of their own: `python -m bench.published` and `python -m bench.plan`, 20 minutes each.
+The longest have their own commands: `python -m bench.published` and `python -m bench.plan`, 20 minutes each.
 """
 
 from bench import accounting, accuracy, faults, published, sorting
