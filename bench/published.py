@@ -23,7 +23,7 @@ import yaml
 from PIL import Image
 
 from bench.choice import choosers, regret
-from bench.choice.fleet import Fleet, Pool
+from bench.choice.fleet import MAX_NUM_SEQS, Fleet, Pool
 from bench.faults import FIT, PROMPTS, engine_processes
 from bench.serving import ROOT
 from gateway.engines.simulated.model import Fit, throughput
@@ -59,6 +59,7 @@ def configured(engines: Iterable[EngineProcess]) -> str:
                 else {}
             ),
             "engines": [engine.url],
+            "max_load": MAX_NUM_SEQS,
         }
         for engine in engines
     }
@@ -206,7 +207,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     depths = QUICK_DEPTHS if options.quick else DEPTHS
     loads = ",".join(map(str, QUICK_LOADS))
-    more = [f"--concurrency={loads}", "--window=30", "--repeats-max=1"] if options.quick else ["--window=60"]
+    more = (
+        [f"--concurrency={loads}", "--window=30", "--repeats-max=1"]
+        if options.quick
+        else ["--window=60", "--repeats-max=2"]
+    )
     with tempfile.TemporaryDirectory() as folder, engine_processes(depths, options.time_scale) as engines:
         config, out = Path(folder) / "routes.yaml", options.out or Path(folder) / "out"
         config.write_text(configured(engines))

@@ -166,7 +166,7 @@ class _Teller:
         ]
         words = [self._recommendation(compared, outcome, undecided)]
         if undecided:
-            words.append(_inside_noise(compared, undecided))
+            words.append(self._inside_noise(compared, undecided))
         last = int(compared.loads[-1])
         words.append(
             f"Measured up to {last} requests per engine; beyond, the last range is assumed to hold."
@@ -189,7 +189,7 @@ class _Teller:
         if len(undecided) == len(compared.measured):
             return (
                 f"{self._start}no difference beyond the noise at any load; on the whole "
-                f"{_named(first.depth)} was ahead of {first.runner_up}, {_interval(first)}."
+                f"{_named(first.depth)} was ahead of {self._called(first.runner_up)}, {_interval(first)}."
             )
         none = "no crossover beyond the noise" if undecided else "no crossover"
         loads = compared.measured
@@ -197,8 +197,29 @@ class _Teller:
             f"{_faster(_gain(compared, first.pool, first.runner_up, load))} at {load}"
             for load in sorted({loads[0], loads[len(loads) // 2], loads[-1]})
         ]
-        against = f"against {first.runner_up} {_listed(told)}"
+        against = f"against {self._called(first.runner_up)} {_listed(told)}"
         return f"{self._start}{none}: {_named(first.depth)} throughout, {against}."
+
+    def _inside_noise(self, compared: Contest, undecided: Sequence[int]) -> str:
+        """The loads away from crossovers at which noise hides the winner, and how wide it is at the worst."""
+        places = np.searchsorted(compared.loads, undecided)
+        order = np.argsort(-compared.mean[:, places], axis=0)
+        gaps = compared.draws[:, order[0], places] - compared.draws[:, order[1], places]
+        low, high = np.percentile(gaps, ENDS, axis=0)
+        worst = int(np.argmax(high - low))
+        first, second = (compared.pools[order[rank, worst]] for rank in (0, 1))
+        gain = _gain(compared, first, second, undecided[worst])
+        apart = f"{gain:+.0%} (95%: {np.expm1(low[worst]):+.0%} to {np.expm1(high[worst]):+.0%})"
+        return (
+            f"Inside the noise at {_listed(list(map(str, undecided)))} requests per engine: no depth wins "
+            "there for certain, and the schedule keeps the one beside it. "
+            f"At {undecided[worst]}, {self._called(first)} against {self._called(second)} is {apart}."
+        )
+
+    def _called(self, pool: str) -> str:
+        """A pool's depth in words; its name where its engines change their depth."""
+        known = self._results.setting.pools[pool]
+        return pool if known.ranges else _named(known.depth)
 
     def _left_out(self) -> list[str]:
         """The invalid windows, with the reasons; not those that were measured again and were well."""
@@ -236,22 +257,6 @@ def _examples(compared: Contest, ranges: Sequence[Range]) -> str:
             gain = _faster(_gain(compared, entry.pool, other.pool, load))
             told.append(f"{_named(entry.depth)} is {gain} than {_named(other.depth)} at {load}")
     return _listed(told) or "the engine changes its depth by itself"
-
-
-def _inside_noise(compared: Contest, undecided: Sequence[int]) -> str:
-    """The loads away from crossovers at which noise hides the winner, and how wide it is at the worst."""
-    places = np.searchsorted(compared.loads, undecided)
-    order = np.argsort(-compared.mean[:, places], axis=0)
-    gaps = compared.draws[:, order[0], places] - compared.draws[:, order[1], places]
-    low, high = np.percentile(gaps, ENDS, axis=0)
-    worst = int(np.argmax(high - low))
-    first, second = (compared.pools[order[rank, worst]] for rank in (0, 1))
-    gain = _gain(compared, first, second, undecided[worst])
-    return (
-        f"Inside the noise at {_listed(list(map(str, undecided)))} requests per engine: no depth wins there "
-        f"for certain, and the schedule keeps the one beside it. At {undecided[worst]}, {first} against "
-        f"{second} is {gain:+.0%} (95%: {np.expm1(low[worst]):+.0%} to {np.expm1(high[worst]):+.0%})."
-    )
 
 
 def _noise(compared: Contest) -> str:

@@ -41,7 +41,7 @@ def test_no_crossover_is_said_so_and_where_measuring_ended() -> None:
     found = concluded(known, grid(known, repeats=2)).routes["text"]
 
     assert found.changes == ()
-    assert "no crossover: depth 2 throughout, against plain 81% faster at 1" in found.words[0]
+    assert "no crossover: depth 2 throughout, against ordinary decoding 81% faster at 1" in found.words[0]
     assert (
         "Measuring ended at 256 requests per engine; a crossover beyond it would not be seen." in found.words
     )
