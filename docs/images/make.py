@@ -45,11 +45,11 @@ def receipt() -> None:
     image.save(FOLDER / "receipt.png", optimize=True)
 
 
-def report(page: Path, route: str, folder: Path) -> None:
+def report(page: Path, route: int, folder: Path) -> None:
     """Photograph a report: what is shown of it is chosen by style, so every picture is of the real page."""
     text = page.read_text(encoding="utf-8")
-    routes = text.count('<section aria-labelledby="route-')
-    chosen = f'[aria-labelledby="route-{route or routes - 1}"]'
+    routes = range(text.count('<section aria-labelledby="route-'))
+    chosen = f'[aria-labelledby="route-{routes[route]}"]'
     photograph(text, "section ~ section { display: none }", folder / "sweep-report.png")
     photograph(
         text,
@@ -90,7 +90,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("report", type=Path, nargs="?", metavar="REPORT.html")
-    parser.add_argument("--route", default="", metavar="N")
+    parser.add_argument("--route", type=int, default=-1, metavar="N")
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER")
     options = parser.parse_args()
     if options.report:
