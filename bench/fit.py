@@ -56,6 +56,14 @@ _PARAMETERS = {
 }
 
 
+# Tokens per second and mean latency (s) of 32 requests, by route and depth; tokens per pass, by depth.
+PUBLISHED = (
+    ("table", 1, 2486, 9.1),
+    ("table", 16, 607, 35.3),
+    ("key-value", 1, 1541, 3.8),
+    ("key-value", 16, 414, 12.8),
+)
+PUBLISHED_LENGTHS = ((1, "about 2.0"), (2, "about 2.9"), (4, "3.2-4.0"), (8, "3.1-4.4"), (16, "3.1-4.4"))
 _PROFILE = {
     ("drafting", 128): 62,
     ("verification", 128): 427,
@@ -95,12 +103,7 @@ def curves(fit: Fit) -> Curves:
 def figures(fit: Fit) -> list[Figure]:
     """List the published figures beside the model's."""
     found = []
-    for route, depth, tokens_per_s, latency_s in (
-        ("table", 1, 2486, 9.1),
-        ("table", 16, 607, 35.3),
-        ("key-value", 1, 1541, 3.8),
-        ("key-value", 16, 414, 12.8),
-    ):
+    for route, depth, tokens_per_s, latency_s in PUBLISHED:
         rate = throughput(fit, depth, {route: 32})[route]
         latency = 32 * fit.routes[route].output_tokens / rate
         found.append(Figure(f"{route}, depth {depth}, 32 requests: tokens/s", tokens_per_s, rate, 0.03))
@@ -208,13 +211,7 @@ def fitted() -> dict[str, float]:
 def report(fit: Fit) -> str:
     """Write the published figures beside the simulated ones, as Markdown tables."""
     lines = ["| figure | published | simulated | ratio |", "|---|---|---|---|"]
-    for depth, published in (
-        (1, "about 2.0"),
-        (2, "about 2.9"),
-        (4, "3.2-4.0"),
-        (8, "3.1-4.4"),
-        (16, "3.1-4.4"),
-    ):
+    for depth, published in PUBLISHED_LENGTHS:
         lengths = sorted(fit.routes[route].acceptance_length(depth) for route in ROUTES)
         lines.append(f"| tokens a pass, depth {depth} | {published} | {lengths[0]:.2f}-{lengths[-1]:.2f} | |")
     for figure in figures(fit):

@@ -25,6 +25,7 @@ from PIL import Image
 from bench.choice import choosers, regret
 from bench.choice.fleet import MAX_NUM_SEQS, Fleet, Pool
 from bench.faults import FIT, PROMPTS, engine_processes
+from bench.fit import PUBLISHED, PUBLISHED_LENGTHS
 from bench.serving import ROOT
 from gateway.engines.simulated.model import Fit, throughput
 from gateway.sweep.report import Written
@@ -118,24 +119,13 @@ def figures(measured: Measured) -> list[str]:
     """Return rows of a table: published, model and sweep."""
     fit = Fit.builtin(FIT)
     rows = ["| figure | published | model (simulated) | sweep (simulated) |", "|---|---|---|---|"]
-    for depth, published in (
-        (1, "about 2.0"),
-        (2, "about 2.9"),
-        (4, "3.2-4.0"),
-        (8, "3.1-4.4"),
-        (16, "3.1-4.4"),
-    ):
+    for depth, published in PUBLISHED_LENGTHS:
         model = [fit.routes[route].acceptance_length(depth) for route in PROMPTS]
         found = [measured.length(route, depth, 32) for route in PROMPTS]
         rows.append(
             f"| tokens a pass, depth {depth}, 32 requests | {published} | {_span(model)} | {_span(found)} |"
         )
-    for route, depth, rate, seconds in (
-        ("table", 1, 2486, 9.1),
-        ("table", 16, 607, 35.3),
-        ("key-value", 1, 1541, 3.8),
-        ("key-value", 16, 414, 12.8),
-    ):
+    for route, depth, rate, seconds in PUBLISHED:
         model_rate = throughput(fit, depth, {route: 32})[route]
         model_s = 32 * fit.routes[route].output_tokens / model_rate
         what = f"{route}, depth {depth}, 32 requests"
