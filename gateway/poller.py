@@ -7,13 +7,11 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from gateway.config import EMBEDDED
 from gateway.errors import GatewayError
 from gateway.model import Reading
 from gateway.policy.plan import replanned
-from gateway.wire.vllm import read_metrics
+from gateway.wire.vllm import read_metrics, read_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,10 +57,6 @@ class _Watch:
     unread: bool = False
     done: tuple[float, ...] = ()
     done_at: float = 0.0
-
-
-class _Version(msgspec.Struct):
-    version: str
 
 
 class Poller:
@@ -218,8 +212,8 @@ class Poller:
         """Return what an engine calls its version; None where it does not say."""
         try:
             page = await self._client.page(engine, "/version", patience_s)
-            return msgspec.json.decode(page, type=_Version).version
-        except (GatewayError, msgspec.MsgspecError, UnicodeDecodeError):
+            return read_version(page)
+        except (GatewayError, ValueError):
             return None
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum, auto
+from functools import reduce
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from gateway.model import Speculation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 # An estimate is low by what the end of an answer threw away, half a step's tokens on average: by less than 5%
 # from so many tokens on, for each that a step may write.
@@ -109,6 +110,11 @@ def is_step_by_step(chunks: int, drafts: float, *, apart: int) -> bool | None:
 def total(first: Speculation | None, second: Speculation) -> Speculation:
     """Add up; what one of them does not know the sum does not, but for positions one has more of."""
     return _combined(first, second) if first else second
+
+
+def added(parts: Iterable[Speculation | None]) -> Speculation | None:
+    """Add up all that has drafts; None where nothing has."""
+    return reduce(total, (part for part in parts if part and part.drafts), None)
 
 
 def difference(first: Speculation, second: Speculation) -> Speculation:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Ranges = Sequence[tuple[int, int, int]]
 
 # Two-sided 95% of a normal distribution.
-_Z95 = 1.96
+Z95 = 1.96
 # Where a profile does not say how far its points may be off: the noise of a two-minute window.
 _ASSUMED_ERROR = 0.05
 _LEAST_ERROR = 1e-3
@@ -263,8 +263,8 @@ class Table:
             for load in sorted({point.load for curve in curves for point in curve.points})
         ]
         peak = max(points, key=lambda point: point.rate)
-        certain = peak.rate - _Z95 * peak.error
-        upper = [(point.load, point.rate + _Z95 * point.error) for point in points]
+        certain = peak.rate - Z95 * peak.error
+        upper = [(point.load, point.rate + Z95 * point.error) for point in points]
         last = max(index for index, (_, bound) in enumerate(upper) if bound >= certain)
         if last == len(upper) - 1:
             return self.max_load

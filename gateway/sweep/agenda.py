@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gateway.policy.depth import Z95
 from gateway.sweep.crossover import ENDS, contest, decide
 from gateway.sweep.model import Cell
 
@@ -34,7 +35,6 @@ _TIE = 0.02
 # Repeats end where those that are left would tell a winner only if they were so many standard deviations off:
 # once in ten times they are.
 _SLIM = 1.28
-_Z95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def _worthwhile(found: Contest, load: int, done: float) -> bool:
     """
     pair = found.draws[:, _ranking(found, load), _place(found, load)]
     low, lead, high = np.percentile(pair[:, 0] - pair[:, -1], (ENDS[0], 50, ENDS[1]))
-    error = (high - low) / (2 * _Z95)
-    missing = _Z95 * error * math.sqrt(done) - lead
+    error = (high - low) / (2 * Z95)
+    missing = Z95 * error * math.sqrt(done) - lead
     tied = low >= -_TIE and high <= _TIE
     return bool(not tied and missing <= _SLIM * error * math.sqrt(max(0.0, 1 - done)))

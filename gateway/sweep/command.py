@@ -11,7 +11,6 @@ import signal
 import statistics
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from gateway.config import load
 from gateway.errors import ConfigError
 from gateway.sweep import agenda, documents, imported, printed, progress, report, store, targets, write
 from gateway.sweep.findings import findings
-from gateway.sweep.measure import Timing
+from gateway.sweep.measure import Timing, utc_now
 from gateway.sweep.model import Setting, Shape
 from gateway.sweep.requests import Bodies, shape_of
 from gateway.sweep.run import Run, Work
@@ -274,7 +273,7 @@ def _import(options: argparse.Namespace, path: Path | None, config: Config) -> i
 
 def _circumstances() -> dict[str, str]:
     return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "started": utc_now(),
         "tool": f"ocr-gateway {__version__}",
         "client": f"{platform.platform(terse=True)} {platform.machine()}, {os.cpu_count()} CPUs",
     }
@@ -293,7 +292,8 @@ def _conclude(options: argparse.Namespace, path: Path | None, results: Results) 
         return 0
     kept, notes = write.permitted(path, results)
     print("".join(f"{note}\n" for note in notes), end="")
-    found = findings(kept)
+    if len(kept.windows) < len(results.windows):
+        found = findings(kept)
     if options.diff:
         changes = write.preview(path, kept, found)
         print(changes, end="")

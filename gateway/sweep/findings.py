@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gateway.policy.acceptance import added
 from gateway.sweep.crossover import ENDS, contest, decide
 from gateway.sweep.curves import ASSUMED_NOISE, noise_of, points_of, usable
 from gateway.sweep.model import Deeper, Findings, RouteFindings
@@ -96,9 +97,8 @@ def _tokens(windows: Sequence[Window], depth: int) -> float | None:
     """Tokens per step: the acceptance length over all windows, or as the engine's histograms have it."""
     if not depth:
         return 1.0
-    told = [window.speculation for window in windows if window.speculation and window.speculation.drafts]
-    if told:
-        return 1 + sum(one.accepted for one in told) / sum(one.drafts for one in told)
+    if told := added(window.speculation for window in windows):
+        return told.length
     return _mean([window.tokens_per_step for window in windows]) or None
 
 

@@ -135,7 +135,7 @@ class _Measurement:
         self._late = 0.0
         self._written, self._written_at = -1.0, 0.0
         self._begin = 0
-        self._started = _now()
+        self._started = utc_now()
         self._steady = False
 
     async def run(self) -> Window:
@@ -197,7 +197,7 @@ class _Measurement:
             left = self._timing.max_warmup_s - windows.elapsed(self._samples[0], self._samples[-1])
 
     async def _fill_window(self, sending: asyncio.Task[None]) -> None:
-        self._begin, self._started = len(self._samples) - 1, _now()
+        self._begin, self._started = len(self._samples) - 1, utc_now()
         left = self._timing.window_s
         while left > 0:
             await self._watch(sending, Phase.WINDOW, left)
@@ -294,5 +294,6 @@ def _busy(sample: Sample) -> str:
     return f"other traffic before the window: {sample.load or 'now and then'} requests running"
 
 
-def _now() -> str:
+def utc_now() -> str:
+    """Return the time, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -10,8 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from gateway.policy.depth import Z95
 from gateway.sweep import plots
-from gateway.sweep.summary import Z95, Summary, by_depth, routes
+from gateway.sweep.summary import Summary, by_depth, routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

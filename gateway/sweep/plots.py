@@ -21,7 +21,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from gateway.sweep.summary import Z95
+from gateway.policy.depth import Z95
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

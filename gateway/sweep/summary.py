@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from gateway.model import Speculation
+from gateway.policy.acceptance import added
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gateway.model import Speculation
     from gateway.sweep.model import Findings, Point, Results, Spread, Window
 
-# Two-sided 95% of a normal distribution.
-Z95 = 1.96
 Time = Literal["request_s", "first_token_s", "token_s"]
 Part = Literal["mean", "p50", "p95", "p99"]
 
@@ -114,27 +112,6 @@ class Summary:
     def _plain(self, pool: str) -> bool:
         known = self.setting.pools.get(pool)
         return known is not None and not known.depth and not known.ranges
-
-
-def added(parts: Iterable[Speculation | None]) -> Speculation | None:
-    """Sum what was drafted; None where nothing was."""
-    known = [part for part in parts if part and part.drafts]
-    if not known:
-        return None
-    width = max(len(part.accepted_per_position) for part in known)
-    told = [part.draft_tokens for part in known if part.draft_tokens is not None]
-    return Speculation(
-        drafts=math.fsum(part.drafts for part in known),
-        accepted=math.fsum(part.accepted for part in known),
-        draft_tokens=math.fsum(told) if len(told) == len(known) else None,
-        accepted_per_position=tuple(
-            math.fsum(
-                part.accepted_per_position[place] if place < len(part.accepted_per_position) else 0.0
-                for part in known
-            )
-            for place in range(width)
-        ),
-    )
 
 
 def routes(results: Results) -> list[str]:

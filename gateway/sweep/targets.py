@@ -16,7 +16,7 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.policy.prompts import KEY_VALUE, TABLE, TEXT
 from gateway.poller import mismatch
 from gateway.sweep import model
-from gateway.wire.vllm import read_work
+from gateway.wire.vllm import read_version, read_work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 10.0
 _Value = TypeVar("_Value")
-
-
-class _Version(msgspec.Struct):
-    version: str
 
 
 class _Card(msgspec.Struct):
@@ -147,7 +143,7 @@ async def look(client: EngineClient, engine: Engine, config: Config) -> Found:
         raise ConfigError([f"{who}: {engine.url}/health does not answer 200"])
     try:
         work = read_work(await client.page(engine, "/metrics", _PATIENCE_S))
-        version = msgspec.json.decode(await client.page(engine, "/version", _PATIENCE_S), type=_Version)
+        version = read_version(await client.page(engine, "/version", _PATIENCE_S))
         models = msgspec.json.decode(await client.page(engine, "/v1/models", _PATIENCE_S), type=_Models)
     except (GatewayError, ValueError, msgspec.MsgspecError) as error:
         raise ConfigError([f"{who}: {error}"]) from error
@@ -162,9 +158,7 @@ async def look(client: EngineClient, engine: Engine, config: Config) -> Found:
     if problems:
         raise ConfigError(problems)
     simulated = work.simulated
-    return Found(
-        version.version, simulated.fit if simulated else "", simulated.time_scale if simulated else 1.0
-    )
+    return Found(version, simulated.fit if simulated else "", simulated.time_scale if simulated else 1.0)
 
 
 async def check(client: EngineClient, config: Config, engines: Collection[Engine]) -> dict[str, Found]:

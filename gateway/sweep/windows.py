@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from gateway.policy.acceptance import gain, total
+from gateway.policy.depth import Z95
 from gateway.sweep.model import Spread, Window
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ _TREND = 0.05
 _STRETCHES = (6, 20)
 _SAMPLES_PER_STRETCH = 2
 _MOST_ALIKE = 0.9
-_NORMAL = 1.96  # quantile of a 95% interval
 _HELD = 0.95
 _BEHIND = (0.05, 0.2)  # of a request's time: told, and too much
 _SILENT_S = (3.0, 12.0)  # without a page of a real engine: told, and too much
@@ -320,7 +320,7 @@ def _stderr(samples: Sequence[Sample]) -> float:
         return 0.0
     alike = min(max(float(scatter[1:] @ scatter[:-1]) / squares + 1 / stretches, 0.0), _MOST_ALIKE)
     variance = squares / (stretches - 1) / stretches * (1 + alike) / (1 - alike)
-    return _student(stretches - 1) / _NORMAL * math.sqrt(variance)
+    return _student(stretches - 1) / Z95 * math.sqrt(variance)
 
 
 def _student(freedom: int) -> float:
@@ -328,7 +328,7 @@ def _student(freedom: int) -> float:
 
     Source: Abramowitz and Stegun, 26.7.5.
     """
-    z = _NORMAL
+    z = Z95
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 

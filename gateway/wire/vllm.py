@@ -78,6 +78,11 @@ class _Metrics(msgspec.Struct):
     speculative_decoding: _Speculative | None = None
 
 
+class _Version(msgspec.Struct):
+    version: str
+
+
+_VERSION = msgspec.json.Decoder(_Version)
 _METRICS = msgspec.json.Decoder(_Metrics)
 
 
@@ -255,6 +260,18 @@ def read_work(page: bytes) -> EngineWork:
         steps_s=sums.get(b"inter_token_latency_seconds_sum"),
         simulated=_simulated(page),
     )
+
+
+def read_version(page: bytes) -> str:
+    """Read an engine's GET /version page.
+
+    Raises:
+        ValueError: it tells none.
+    """
+    try:
+        return _VERSION.decode(page).version
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(f"not a vLLM version page: {error}") from error
 
 
 def read_speculation(raw: bytes) -> Speculation | None:

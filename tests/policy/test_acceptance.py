@@ -13,6 +13,7 @@ from gateway.policy.acceptance import (
     Recent,
     Sample,
     Source,
+    added,
     are_merged,
     gain,
     is_step_by_step,
@@ -205,3 +206,13 @@ def test_recent_figures_fade() -> None:
     assert recent.sums.length == pytest.approx(4.0, abs=0.001)
     assert recent.sums.accepted_per_position == pytest.approx((100, 100, 100), abs=0.01)
     assert Recent().drafts(5.0) == 0
+
+
+def test_drafts_are_summed_over_windows_not_averaged() -> None:
+    whole = added(
+        (Speculation(10, 20, 30, (10.0, 8.0, 2.0)), None, Speculation(0, 0), Speculation(30, 30, 30, (30.0,)))
+    )
+
+    assert whole == Speculation(40, 50, 60, (40.0, 8.0, 2.0))
+    assert added((Speculation(10, 5), Speculation(10, 5, 10, (5.0,)))) == Speculation(20, 10, None, (5.0,))
+    assert added((None, Speculation(0, 0))) is None

@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
-from gateway.model import Speculation
+from gateway.policy.acceptance import added
 from gateway.sweep.model import Cell, Findings, Pool, Results, Window
-from gateway.sweep.summary import Summary, added, by_depth, routes
+from gateway.sweep.summary import Summary, by_depth, routes
 from tests.sweep.synthetic import findings, sweep
 
 NOTHING = Findings(routes={}, own_schedule=(), words=())
@@ -89,16 +89,6 @@ def test_an_open_loop_is_kept_out_of_the_curves() -> None:
 
     assert summary.loads == [10]
     assert [window.cell.per_s for window in summary.open_loop] == [2.5]
-
-
-def test_drafts_are_summed_over_windows_not_averaged() -> None:
-    whole = added(
-        (Speculation(10, 20, 30, (10.0, 8.0, 2.0)), None, Speculation(0, 0), Speculation(30, 30, 30, (30.0,)))
-    )
-
-    assert whole == Speculation(40, 50, 60, (40.0, 8.0, 2.0))
-    assert added((Speculation(10, 5), Speculation(10, 5, 10, (5.0,)))) == Speculation(20, 10, None, (5.0,))
-    assert added((None, Speculation(0, 0))) is None
 
 
 def test_a_summary_reads_what_the_answers_told_where_the_counters_are_missing() -> None:

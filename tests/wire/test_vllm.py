@@ -22,6 +22,7 @@ from gateway.wire.vllm import (
     metrics_page,
     read_metrics,
     read_speculation,
+    read_version,
     read_work,
     speculative_object,
 )
@@ -430,3 +431,13 @@ def test_an_errors_code_is_its_status(status: int, kind: str) -> None:
     assert json.loads(error_body(status, "no", "model")) == {
         "error": {"message": "no", "type": kind, "param": "model", "code": status}
     }
+
+
+def test_an_engine_tells_its_version() -> None:
+    assert read_version(b'{"version": "0.33.0", "more": 1}') == "0.33.0"
+
+
+@pytest.mark.parametrize("page", [b"", b"{}", b'{"version": 5}', b"<html>", b"\xff"])
+def test_what_is_no_version_is_refused(page: bytes) -> None:
+    with pytest.raises(ValueError, match="not a vLLM version page"):
+        read_version(page)
