@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.policy.breaker import Rules
+from gateway.policy.demand import busy, counts, useful_load
 from gateway.policy.depth import Curve, Table, crossover_by_curves, crossover_by_schedule, depth_at
 from gateway.policy.sorting import SortRules
 
@@ -83,6 +84,24 @@ class Fleet:
     def depth(self, pool: str, load: int) -> int:
         """Return the depth an engine of the pool runs at under a load."""
         return depth_of(self.config.pools[pool], load)
+
+    def useful_load(self, pool: str, route: int) -> int:
+        """Return the requests up to which one engine of a pool is the right place for a route."""
+        return useful_load(self.tables[pool], route)
+
+    def busy(self, pool: str, own: Sequence[int], load: int, in_flight: Sequence[int]) -> float:
+        """Return how much an engine writes of what it can; see policy.demand.busy.
+
+        Args:
+            pool: its pool.
+            own: our requests there by route.
+            load: all requests there.
+            in_flight: our requests everywhere by route.
+        """
+        serves = self.serves[pool]
+        mix = [count if may else 0 for count, may in zip(in_flight, serves, strict=True)]
+        useful = [self.useful_load(pool, route) for route in range(len(self.routes))]
+        return busy(self.tables[pool], useful, counts(own, load, mix if any(mix) else serves))
 
 
 def sort_rules(config: Config) -> SortRules:

@@ -52,17 +52,21 @@ class _StateCollector(Collector):
         crossovers = _gauge(
             "crossover_load", "Requests per engine from which another depth wins", "pool", "route"
         )
+        useful = _gauge(
+            "useful_load", "Requests per engine up to which the pool serves the route well", "pool", "route"
+        )
         for pool, table in fleet.tables.items():
             depths.add_metric([pool], fleet.config.pools[pool].depth)
             for index, route in enumerate(fleet.routes):
-                crossover = table.crossover(index)
-                if fleet.serves[pool][index] and crossover.left:
-                    crossovers.add_metric([pool, route], crossover.load)
+                if fleet.serves[pool][index]:
+                    useful.add_metric([pool, route], fleet.useful_load(pool, index))
+                    if (crossover := table.crossover(index)).left:
+                        crossovers.add_metric([pool, route], crossover.load)
         budget = _gauge("retry_budget_remaining", "Retries that may be made at once")
         budget.add_metric([], snapshot.retry_budget)
         build = _gauge("build_info", "The gateway's version, and the model it serves", "version", "model")
         build.add_metric([gateway.__version__, fleet.config.model], 1)
-        yield from (depths, crossovers, budget, build)
+        yield from (depths, crossovers, useful, budget, build)
 
     def _of_routes(self, snapshot: Snapshot, fleet: Fleet) -> Iterator[Metric]:
         in_flight = _gauge("in_flight", "Requests that occupy an engine now", "route")
@@ -104,15 +108,18 @@ class _StateCollector(Collector):
             "engine_in_flight", "This gateway's requests there, by route", "pool", "engine", "route"
         )
         depth = _gauge("engine_depth", "The depth it runs at under its load", "pool", "engine")
+        busy = _gauge("engine_busy_ratio", "Tokens per second at its load, over the most", "pool", "engine")
+        everywhere = [snapshot.routes[route].in_flight for route in fleet.routes]
         for status in snapshot.engines:
             view = status.view
             pool = view.engine.pool
             if pool in fleet.serves:
                 depth.add_metric([pool, view.engine.name], fleet.depth(pool, view.load))
+                busy.add_metric([pool, view.engine.name], fleet.busy(pool, view.own, view.load, everywhere))
                 for route, serves, own in zip(fleet.routes, fleet.serves[pool], view.own, strict=True):
                     if serves or own:
                         in_flight.add_metric([pool, view.engine.name, route], own)
-        yield from (in_flight, depth)
+        yield from (in_flight, depth, busy)
 
     def _of_speculation(self) -> Iterator[Metric]:
         labels = ("route", "pool", "source")

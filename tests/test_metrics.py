@@ -84,6 +84,36 @@ routes:
     assert crossovers == {(("pool", "mtp3"), ("route", "table")): 64}
 
 
+def test_what_engines_are_good_for_is_shown_and_how_much_of_it_they_do(state: State) -> None:
+    text = """
+model: m
+pools:
+  mtp3: {speculative_config: {method: mtp, num_speculative_tokens: 3}, engines: [http://e:1]}
+  plain: {engines: [http://p:1], max_load: 200}
+routes:
+  text: {pools: [mtp3]}
+  table: {schedule: [[1, 63, 3], [64, 4096, 0]]}
+"""
+    metrics = Metrics(state)
+    state.configure(Fleet.of(parse(text, "routes.yaml", Path(), {})), state.engines())
+    found = series(metrics)
+    useful = {labels: value for (name, labels), value in found.items() if name.endswith("useful_load")}
+    assert useful == {
+        (("pool", "mtp3"), ("route", "text")): 256,
+        (("pool", "mtp3"), ("route", "table")): 64,
+        (("pool", "plain"), ("route", "table")): 200,
+    }
+    busy = "ocr_gateway_engine_busy_ratio", (("engine", "e:1"), ("pool", "mtp3"))
+    assert series(metrics)[busy] == 0
+    state.mark("e:1", up=True)
+    state.read("e:1", Reading(at=7.0, load=64, own=0))
+    assert series(metrics)[busy] == pytest.approx(64 * 1.1 / (64 + 0.1 * 2 / (1 / 256 + 1 / 64)))
+    state.read("e:1", Reading(at=7.0, load=63, own=0))
+    with state.take("table") as lease:  # type: ignore[union-attr]
+        assert lease.engine.name == "e:1"
+        assert series(metrics)[busy] == 1
+
+
 def test_an_engine_of_a_pool_that_has_gone_is_shown_until_its_work_is_done(state: State) -> None:
     metrics = Metrics(state)
     state.mark("e:1", up=True)

@@ -209,6 +209,11 @@ class Table:
         """Return N / R of a route at loads N = 0, 1, ... max_load + 1, as the choice takes them."""
         return self._slownesses[route]
 
+    @property
+    def routes(self) -> int:
+        """How many routes there are."""
+        return len(self._curves)
+
     def profiled(self, route: int) -> bool:
         """Return whether a route has a curve here."""
         return self._curves[route] is not None
