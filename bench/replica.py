@@ -352,11 +352,12 @@ class Replica:
         """Its resident memory in MB."""
         return rss_mb(self.served.process.pid)
 
-    async def window(self, seconds: float) -> Window:
-        """Let time pass, and tell what it cost."""
+    async def window(self, seconds: float, enough: Callable[[], bool] = lambda: True) -> Window:
+        """Let time pass, and more until there is enough; tell what it cost."""
         pid, began = self.served.process.pid, time.monotonic()
         cpu, busy = cpu_s(pid), busy_s(self._core)
         await asyncio.sleep(seconds)
+        await until(enough)
         passed, used = time.monotonic() - began, cpu_s(pid) - cpu
         return Window(passed, used, max(0.0, busy_s(self._core) - busy - used) / passed)
 
@@ -365,12 +366,13 @@ class Replica:
         self.engines.events, self.engines.gap_s = EVENTS * stream, GAP_S
         load = Load(request(size, stream=stream))
         await load.start(self.served.url, concurrent)
-        await asyncio.sleep(_SPREAD_S + 0.7)
+        # Bodies that arrive together end together: the first of everyone's is over, and waves weigh little.
+        await until(lambda: load.done >= concurrent)
         before = load.done
-        window = await self.window(seconds)
+        window = await self.window(seconds, lambda: load.done >= before + 2 * concurrent)
         done = load.done - before
         await load.stop()
-        if load.failed or not done:
+        if load.failed:
             raise RuntimeError(f"{load.failed} requests failed, {done} were answered")
         return {
             "requests": done,
