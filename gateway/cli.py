@@ -24,6 +24,8 @@ from gateway.wire import images
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.config import Config
+
 
 _CONFIG = Path("routes.yaml")
 _SORT_ROW = "{route:<10} {reason:<9} {confidence:<5} {milliseconds:>7} ms  {image}"
@@ -103,11 +105,22 @@ def _engine_args(options: argparse.Namespace) -> int:
             [f"{options.config}: unknown pool {options.pool!r}; there are: {', '.join(config.pools)}"]
         )
     pools = [options.pool] if options.pool else list(config.pools)
-    if options.json:
+    if options.kustomize:
+        print(_patch(config, pools, options.config), end="")
+    elif options.json:
         print(json.dumps({pool: engine_args.arguments(config, pool) for pool in pools}, indent=2))
     else:
         print("\n\n".join(engine_args.command(config, pool) for pool in pools))
     return 0
+
+
+def _patch(config: Config, pools: Sequence[str], path: Path) -> str:
+    if len(pools) > 1:
+        raise ConfigError([f"--kustomize is for one pool: --pool {' or '.join(pools)}"])
+    (pool,) = pools
+    if not engine_args.arguments(config, pool):
+        raise ConfigError([f"{path}: pool {pool} has no engine to start but the embedded one"])
+    return engine_args.kustomize(config, pool, path.name)
 
 
 def _embedded_engine(options: argparse.Namespace) -> int:
@@ -144,6 +157,7 @@ def _simulated_engine(options: argparse.Namespace) -> int:
         time_scale=options.time_scale,
         seed=options.seed,
         per_request=options.per_request_spec_decode_metrics == "summary",
+        shutdown_timeout=options.shutdown_timeout,
     )
     return 0
 
@@ -207,8 +221,12 @@ def _parser() -> argparse.ArgumentParser:
     arguments = commands.add_parser("engine-args", help="print the `vllm serve` command line of each pool")
     arguments.add_argument("--config", **config)
     arguments.add_argument("--pool", metavar="NAME", help="of this pool only")
-    arguments.add_argument(
+    form = arguments.add_mutually_exclusive_group()
+    form.add_argument(
         "--json", action="store_true", help="{pool: what follows `vllm serve`}, for one engine of each"
+    )
+    form.add_argument(
+        "--kustomize", action="store_true", help="a patch of deploy/kubernetes/engine, for one pool"
     )
     arguments.set_defaults(command=_engine_args)
 
@@ -240,6 +258,13 @@ def _parser() -> argparse.ArgumentParser:
     simulated.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     simulated.add_argument(
         "--per-request-spec-decode-metrics", choices=("none", "summary"), default="summary", help="as vLLM's"
+    )
+    simulated.add_argument(
+        "--shutdown-timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="for what is in flight on SIGTERM; default: 60",
     )
     simulated.set_defaults(command=_simulated_engine)
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import yaml
+
 from gateway.config import EMBEDDED
 
 if TYPE_CHECKING:
@@ -95,6 +97,27 @@ def command(config: Config, name: str) -> str:
         model, *options = map(shlex.join, _options(config, name, engines[0]))
         blocks.append(" \\\n    ".join([*variables, f"vllm serve {model}", *options]))
     return "\n".join(blocks)
+
+
+def kustomize(config: Config, name: str, file: str) -> str:
+    """Return the patch that gives deploy/kubernetes/engine a pool's arguments and their environment.
+
+    Args:
+        config: the configuration.
+        name: of a pool with engines to start.
+        file: the configuration's, for the comment that says where the patch comes from.
+    """
+    container: dict[str, object] = {"name": "vllm", "args": arguments(config, name)}
+    if variables := environment(config):
+        container["env"] = [{"name": key, "value": value} for key, value in variables.items()]
+    patch = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "vllm"},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
+    note = f"`ocr-gateway engine-args --pool {name} --kustomize` wrote this from {file}: change that."
+    return f"# {note}\n{yaml.safe_dump(patch, sort_keys=False, width=math.inf)}"
 
 
 def _options(config: Config, name: str, engine: str | None) -> Iterator[tuple[str, ...]]:

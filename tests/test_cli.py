@@ -99,6 +99,19 @@ def test_engine_args_of_an_unknown_pool_names_those_there_are(capsys: pytest.Cap
     assert "unknown pool 'mtp3'; there are: cpu" in capsys.readouterr().err
 
 
+def test_engine_args_prints_a_pools_patch_and_says_of_which_it_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, "  cpu:", "  gpu:\n    engines: ['http://one:8000']\n  cpu:")
+    told = ["engine-args", "--config", str(path), "--kustomize"]
+    assert cli.main([*told, "--pool", "gpu"]) == 0
+    assert f"wrote this from {path.name}" in capsys.readouterr().out
+    assert cli.main(told) == 1
+    assert "--kustomize is for one pool: --pool gpu or cpu" in capsys.readouterr().err
+    assert cli.main([*told, "--pool", "cpu"]) == 1
+    assert "pool cpu has no engine to start" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
 def test_ports_are_ports(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Config, parse
-from gateway.engine_args import arguments, command, environment, most_unfinished
+from gateway.engine_args import arguments, command, environment, kustomize, most_unfinished
 
 MTP = {"method": "mtp", "num_speculative_tokens": 3}
 RANGES = MTP | {"num_speculative_tokens_per_batch_size": [[1, 16, 3], [17, 64, 0]]}
@@ -184,6 +184,23 @@ def test_the_embedded_engine_is_not_to_be_started() -> None:
     assert pasted(command(both, "deep")) == [["serve", *arguments(both, "deep")]]
 
 
+def test_the_patch_holds_the_arguments_and_says_how_to_write_it_again() -> None:
+    told = config(pool={"speculative_config": MTP, "api_key": "sk-secret"})
+    text = kustomize(told, "deep", "routes.yaml")
+    assert text.startswith("# `ocr-gateway engine-args --pool deep --kustomize` wrote this from routes.yaml")
+    assert "secret" not in text
+    patch = yaml.safe_load(text)
+    assert (patch["kind"], patch["metadata"]) == ("StatefulSet", {"name": "vllm"})
+    (container,) = patch["spec"]["template"]["spec"]["containers"]
+    assert container == {"name": "vllm", "args": arguments(told, "deep")}
+
+
+def test_the_patch_holds_the_environment_that_goes_with_the_arguments() -> None:
+    told = config(remote_images={"allow_hosts": ["a.example.com"]})
+    (container,) = yaml.safe_load(kustomize(told, "deep", "f.yaml"))["spec"]["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "value": "0"}]
+
+
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=12)
 
 
@@ -207,3 +224,5 @@ def test_what_is_pasted_is_what_was_meant(model: str, path: str, note: str) -> N
         *arguments(told, "deep"),
     ]
     assert all(comment.startswith("#") for comment in text.splitlines()[:-1])
+    (container,) = yaml.safe_load(kustomize(told, "deep", "f"))["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == arguments(told, "deep")
