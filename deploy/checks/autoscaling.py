@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import TYPE_CHECKING
 
-from deploy.checks.objects import Problem, at, name_of, namespace_of
 from deploy.checks.network import scalers
+from deploy.checks.objects import Problem, at, name_of, namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,9 +47,9 @@ def check(rendering: Rendering) -> Iterator[Problem]:
                 yield from _trigger(name, f"spec.triggers[{trigger.get('name', index)}]", trigger)
     for workload in rendering.of("Deployment", "StatefulSet"):
         own = [name_of(scaler) for scaler in scalers(rendering, workload)]
-        for name, count in Counter(own).items():
-            if len(own) > 1:
-                yield Problem(name, "spec.scaleTargetRef", f"{name_of(workload)} has {len(own) if count else 0} autoscalers: {', '.join(own)}")
+        if len(own) > 1:
+            text = f"is scaled by {' and '.join(own)}, which undo each other's work; keep one"
+            yield Problem(name_of(workload), "spec", text)
         if own and "replicas" in workload["spec"]:
             yield Problem(
                 name_of(workload),

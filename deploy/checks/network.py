@@ -1,4 +1,4 @@
-"""What finds what: Services, budgets, network policies, monitors and routes against the pods and ports there are."""
+"""What finds what: Services, budgets, network policies, monitors, routes against the pods and ports there are."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def _namespaces(rendering: Rendering) -> Iterator[Problem]:
     for name in {pod.namespace for pod in rendering.pods} & spaces.keys():
         if at(spaces[name], "metadata", "labels").get("pod-security.kubernetes.io/enforce") != "restricted":
             yield Problem(
-                f"Namespace/{name}", "metadata.labels", "pod-security.kubernetes.io/enforce must be restricted"
+                f"Namespace/{name}",
+                "metadata.labels",
+                "pod-security.kubernetes.io/enforce must be restricted",
             )
 
 
@@ -72,14 +74,20 @@ def _workloads(rendering: Rendering) -> Iterator[Problem]:
 
 
 def _one_workload(
-    rendering: Rendering, document: Document, where: str, selector: Mapping[str, Any], only: set[str] | None = None
+    rendering: Rendering,
+    document: Document,
+    where: str,
+    selector: Mapping[str, Any],
+    only: set[str] | None = None,
 ) -> Iterator[Problem]:
     """A selector must match pods, and those of one workload alone (`only`, where it is known which)."""
     found = rendering.selected(selector, namespace_of(document))
     names = {pod.name for pod in found}
     if not names or (only and not only <= names):
         yield Problem(
-            name_of(document), where, f"{_selector(selector)} matches no pod{' of its own' * bool(only)}{_pods(rendering)}"
+            name_of(document),
+            where,
+            f"{_selector(selector)} matches no pod{' of its own' * bool(only)}{_pods(rendering)}",
         )
     elif len(names) > 1:
         yield Problem(
@@ -155,7 +163,7 @@ def _budgets(rendering: Rendering) -> Iterator[Problem]:
 
 
 def evictable(budget: Mapping[str, Any], replicas: int) -> int:
-    """Return how many of so many healthy pods a budget lets go at once; percentages are rounded up, as its are."""
+    """Return how many of so many healthy pods a budget lets go at once; percentages round up, as Kubernetes does."""
 
     def count(value: int | str) -> int:
         return math.ceil(replicas * int(value.rstrip("%")) / 100) if isinstance(value, str) else value
@@ -218,7 +226,9 @@ def _policy_ports(rendering: Rendering, policy: Document, selected: Iterable[Pod
             where = f"spec.egress[{index}]"
             if not found and any(pod.component == ENGINE for pod in rendering.pods):
                 yield Problem(
-                    name_of(policy), f"{where}.to", f"{_selector(peer['podSelector'])} matches no pod{_pods(rendering)}"
+                    name_of(policy),
+                    f"{where}.to",
+                    f"{_selector(peer['podSelector'])} matches no pod{_pods(rendering)}",
                 )
             for port in rule.get("ports") or ():
                 for pod in found:
@@ -242,12 +252,14 @@ def _ingress(pod: Pod, policy: Document) -> Iterator[Problem]:
                 yield Problem(
                     name_of(policy),
                     f"{where}[{number}]",
-                    f"lets in to {pod.name} others than pods of this namespace labelled {COMPONENT}: gateway or "
-                    "sweep, and Prometheus (a namespaceSelector and app.kubernetes.io/name: prometheus)",
+                    f"lets in to {pod.name} others than pods of this namespace labelled {COMPONENT}: gateway "
+                    "or sweep, and Prometheus (a namespaceSelector and app.kubernetes.io/name: prometheus)",
                 )
             elif not any(at(peer, key) for key in ("podSelector", "namespaceSelector", "ipBlock")):
                 yield Problem(
-                    name_of(policy), f"{where}[{number}]", f"selects everything: whom should {pod.name} take work from?"
+                    name_of(policy),
+                    f"{where}[{number}]",
+                    f"selects everything: whom should {pod.name} take work from?",
                 )
 
 
@@ -279,17 +291,25 @@ def _egress(rendering: Rendering, pod: Pod, policies: Iterable[Document]) -> Ite
     for protocol in ("UDP", "TCP"):
         if not any(_opens(rule, {_DNS_PORT}, protocol) for rule in rules):
             yield Problem(
-                pod.name, "spec.template.metadata.labels", f"its NetworkPolicies let no DNS out ({protocol} port 53)"
+                pod.name,
+                "spec.template.metadata.labels",
+                f"its NetworkPolicies let no DNS out ({protocol} port 53)",
             )
     if pod.component not in _SENDERS:
         return
     for engine in rendering.pods:
-        if engine.component == ENGINE and engine.namespace == pod.namespace and not any(
-            _opens(rule, {*engine.ports, *engine.ports.values()}, "TCP") and _leads_to(rule, engine)
-            for rule in rules
+        if (
+            engine.component == ENGINE
+            and engine.namespace == pod.namespace
+            and not any(
+                _opens(rule, {*engine.ports, *engine.ports.values()}, "TCP") and _leads_to(rule, engine)
+                for rule in rules
+            )
         ):
             yield Problem(
-                pod.name, "spec.template.metadata.labels", f"its NetworkPolicies do not let it out to {engine.name}"
+                pod.name,
+                "spec.template.metadata.labels",
+                f"its NetworkPolicies do not let it out to {engine.name}",
             )
 
 
@@ -340,7 +360,7 @@ def _monitors(rendering: Rendering) -> Iterator[Problem]:
                     yield Problem(
                         name_of(monitor),
                         f"spec.endpoints[{index}].port",
-                        f"{name_of(service)} has no port {endpoint.get('port')}; it has {', '.join(map(str, ports))}",
+                        f"{name_of(service)} has no port {endpoint.get('port')}; it has {ports}",
                     )
 
 
@@ -379,7 +399,9 @@ def _backends(rendering: Rendering) -> Iterator[Problem]:
                 yield from _backend(rendering, route, where, backend.get("name"), backend.get("port"))
 
 
-def _backend(rendering: Rendering, document: Document, where: str, name: object, port: object) -> Iterator[Problem]:
+def _backend(
+    rendering: Rendering, document: Document, where: str, name: object, port: object
+) -> Iterator[Problem]:
     service = rendering.find("Service", name, namespace_of(document))
     if service is None:
         there = rendering.names("Service", namespace_of(document))

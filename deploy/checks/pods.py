@@ -1,6 +1,6 @@
-"""Pods by themselves: who they run as, what they may use, how they are probed, and that what they refer to exists.
+"""Pods by themselves: who they run as, what they may use, how they are probed, what they refer to.
 
-The security rules are those of the Pod Security Standard "restricted", and a root file system that is read-only.
+The security rules are those of the Pod Security Standard "restricted", and a read-only root file system.
 """
 
 from __future__ import annotations
@@ -73,10 +73,14 @@ def _security(rendering: Rendering, pod: Pod) -> Iterator[Problem]:
     for volume in pod.spec.get("volumes") or ():
         where = f"{pod.path}.volumes[{volume.get('name')}]"
         if kinds := volume.keys() - {"name"} - _VOLUMES:
-            yield Problem(pod.name, where, f"{', '.join(sorted(kinds))}: not allowed by the restricted profile")
+            yield Problem(
+                pod.name, where, f"{', '.join(sorted(kinds))}: not allowed by the restricted profile"
+            )
         for source in at(volume, "projected", "sources") or ():
             if "serviceAccountToken" in source:
-                yield Problem(pod.name, where, "mounts a token of the service account; nothing here needs one")
+                yield Problem(
+                    pod.name, where, "mounts a token of the service account; nothing here needs one"
+                )
     account = rendering.find("ServiceAccount", pod.spec.get("serviceAccountName"), pod.namespace) or {}
     mounted = pod.spec.get("automountServiceAccountToken", account.get("automountServiceAccountToken", True))
     if mounted:
@@ -143,7 +147,9 @@ def _resources(pod: Pod, container: Container) -> Iterator[Problem]:
             yield Problem(pod.name, f"{where}.{kind}.{key}", "must be set")
     for key in limits.keys() & requests.keys():
         if quantity(requests[key]) > quantity(limits[key]):
-            yield Problem(pod.name, f"{where}.requests.{key}", f"{requests[key]} is over its limit, {limits[key]}")
+            yield Problem(
+                pod.name, f"{where}.requests.{key}", f"{requests[key]} is over its limit, {limits[key]}"
+            )
     for key in limits.keys() | requests.keys():
         if "/" in key and limits.get(key) != requests.get(key, limits.get(key)):
             yield Problem(pod.name, f"{where}.limits.{key}", "must be what is requested: it is not divided")
@@ -249,7 +255,9 @@ def _reference(
     if kind == "Secret":
         if name not in SECRETS:
             yield Problem(
-                pod.name, where, f"no Secret {name} is known; the one that operators make is {', '.join(SECRETS)}"
+                pod.name,
+                where,
+                f"no Secret {name} is known; the one that operators make is {', '.join(SECRETS)}",
             )
         elif missing := set(keys) - SECRETS[name]:
             yield Problem(pod.name, where, f"Secret {name} has {SECRETS[name]}, not {missing}")

@@ -39,7 +39,7 @@ def render(folder: Path) -> list[Document]:
     Raises:
         RenderError: it is none, or not a valid one.
     """
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603 - a program and a folder of the operator's own
         [kubectl(), "kustomize", str(folder)], capture_output=True, text=True, timeout=_LONG_S, check=False
     )
     if done.returncode:

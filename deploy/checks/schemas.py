@@ -71,7 +71,9 @@ def _told(name: str, document: Document, error: ValidationError) -> Problem:
     if cause.validator == "additionalProperties":
         fields = ", ".join(sorted(cause.schema.get("properties", {})))
         text = f"{text.partition('(')[2].partition(' ')[0]} is no field of it; there are {fields}"
-    return Problem(name, where(document, list(cause.absolute_path)), text if len(text) < 400 else text[:397] + "...")
+    return Problem(
+        name, where(document, list(cause.absolute_path)), text if len(text) < 400 else text[:397] + "..."
+    )
 
 
 def where(document: Any, path: Iterable[str | int]) -> str:

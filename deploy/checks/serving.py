@@ -1,0 +1,432 @@
+"""The gateway's configuration against what is around it: engines, their arguments, time to end, limits in front."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from deploy.checks import autoscaling
+from deploy.checks.network import scalers
+from deploy.checks.objects import ENGINE, GATEWAY, POOL, Problem, at, name_of, namespace_of
+from gateway.config import EMBEDDED, load, require_safe
+from gateway.engine_args import arguments, environment
+from gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from deploy.checks.objects import Container, Document, Pod, Rendering
+    from gateway.config import Config, Pool
+
+ROUTES = "routes.yaml"
+# After the drain the server takes this long at most to send the last bytes (gateway.app).
+LAST_BYTES_S = 5
+# An address goes after two answers that lack it, each up to 1.2 resolve_s after the last (gateway.discovery).
+ANSWERS, JITTER = 2, 1.2
+# How long DNS may go on naming an engine that has left: CoreDNS's own cache.
+DNS_CACHE_S = 30
+# What an end takes beyond its parts; vLLM 0.32 that had drained took some 8 s more (seen on a busy CPU).
+GATEWAY_MARGIN_S, ENGINE_MARGIN_S = 5, 15
+
+_CONFIG_MAP_BYTES = 1024 * 1024
+_GRACE_S = 30  # Kubernetes' own
+_DURATION = re.compile(r"([0-9]+)(h|ms|m|s)")
+_NGINX = "nginx.ingress.kubernetes.io/"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A gateway's container with the configuration that is mounted into it."""
+
+    pod: Pod
+    container: Container
+    config_map: Document
+    config: Config
+
+    @property
+    def life_s(self) -> float:
+        """How long the longest request may take: total_s begins when it has left the queue."""
+        return max(route.queue.max_wait_s + route.timeouts.total_s for route in self.config.routes.values())
+
+    @property
+    def life(self) -> str:
+        """The same, in words."""
+        return f"a request may take {self.life_s:g} s (queue.max_wait_s + timeouts.total_s)"
+
+
+def check(rendering: Rendering) -> Iterator[Problem]:
+    """Yield what is wrong with the configuration, or with something else in its light."""
+    for secret in rendering.of("Secret"):
+        if secret.get("data") or secret.get("stringData"):
+            yield Problem(
+                name_of(secret),
+                "data",
+                "a secret has no place in a rendering: `kubectl create secret` makes it",
+            )
+    for config_map in rendering.of("ConfigMap"):
+        size = sum(
+            len(key) + len(value.encode())
+            for section in ("data", "binaryData")
+            for key, value in at(config_map, section).items()
+        )
+        if size > _CONFIG_MAP_BYTES:
+            yield Problem(name_of(config_map), "data", f"{size} bytes; a ConfigMap holds {_CONFIG_MAP_BYTES}")
+    found: list[Served] = []
+    for config_map in rendering.of("ConfigMap"):
+        if ROUTES in at(config_map, "data"):
+            yield from _routes(rendering, config_map, found)
+    for served in found:
+        if served.pod.component == GATEWAY:
+            yield from _gateway(rendering, served)
+            yield from _engines(rendering, served)
+            yield from _in_front(rendering, served)
+    known = {pod.name for served in found for _, _, pod in _reached(rendering, served)}
+    for pod in rendering.pods:
+        if pod.component == ENGINE and pod.name not in known:
+            yield Problem(pod.name, "spec", f"no pool of a {ROUTES} leads to these engines")
+        if pod.component == GATEWAY and not any(served.pod is pod for served in found):
+            yield Problem(pod.name, f"{pod.path}.volumes", f"no valid {ROUTES} of a ConfigMap is mounted")
+
+
+def _routes(rendering: Rendering, config_map: Document, found: list[Served]) -> Iterator[Problem]:
+    """Check one configuration in each container that mounts it; where it is valid it is added to `found`."""
+    name = name_of(config_map)
+    if config_map.get("immutable"):
+        yield Problem(name, "immutable", "is true: running gateways could not take a change over")
+    mounted = list(_mounted(rendering, config_map))
+    if not mounted:
+        yield Problem(name, f"data[{ROUTES}]", "no pod mounts it")
+    for pod, container, mount in mounted:
+        where = f"{container.where}.volumeMounts[{mount['name']}]"
+        if "subPath" in mount or "subPathExpr" in mount:
+            yield Problem(
+                pod.name, where, "by subPath: the file would never follow a change of the ConfigMap"
+            )
+        wanted = f"{mount.get('mountPath', '').rstrip('/')}/{ROUTES}"
+        told = _option(container.args, "--config")
+        if told != wanted:
+            yield Problem(pod.name, f"{container.where}.args", f"--config is {told}; the file is at {wanted}")
+        try:
+            files = _files(rendering, pod, mount["name"])
+            config = read(files, _variables(container))
+        except ConfigError as error:
+            for line in str(error).splitlines():
+                yield Problem(name, f"data[{ROUTES}]", f"in {pod.name}: {line}")
+        else:
+            found.append(Served(pod, container, config_map, config))
+
+
+def read(files: dict[str, str], variables: dict[str, str]) -> Config:
+    """Validate a routes.yaml as `ocr-gateway check` does, among the files that are mounted with it.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, text in files.items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(text, encoding="utf-8")
+        try:
+            config = load(folder / ROUTES, variables)
+            require_safe(config, folder / ROUTES)
+        except ConfigError as error:
+            raise ConfigError([line.replace(f"{name}/", "") for line in str(error).splitlines()]) from None
+    return config
+
+
+def _mounted(rendering: Rendering, config_map: Document) -> Iterator[tuple[Pod, Container, Document]]:
+    for pod in rendering.pods:
+        if pod.namespace != namespace_of(config_map):
+            continue
+        name = config_map["metadata"]["name"]
+        volumes = {
+            volume["name"]
+            for volume in pod.spec.get("volumes") or ()
+            if any(source.get("name") == name for source in _sources(volume))
+        }
+        for container in pod.containers:
+            for mount in container.spec.get("volumeMounts") or ():
+                if mount["name"] in volumes:
+                    yield pod, container, mount
+
+
+def _sources(volume: Document) -> list[Document]:
+    """The ConfigMaps of a volume, with the keys and paths that are taken of them."""
+    sources = [volume, *(at(volume, "projected", "sources") or ())]
+    return [source["configMap"] for source in sources if "configMap" in source]
+
+
+def _files(rendering: Rendering, pod: Pod, name: str) -> dict[str, str]:
+    """The files of a pod's volume, by their paths."""
+    (volume,) = (volume for volume in pod.spec["volumes"] if volume["name"] == name)
+    files = {}
+    for source in _sources(volume):
+        data = at(rendering.find("ConfigMap", source.get("name"), pod.namespace) or {}, "data")
+        items = source.get("items") or [{"key": key, "path": key} for key in data]
+        files |= {item["path"]: data[item["key"]] for item in items if item["key"] in data}
+    return files
+
+
+def _option(words: list[str], option: str) -> str | None:
+    """Return an option's value, written `--option=value` or `--option value`."""
+    for word, following in itertools.zip_longest(words, words[1:]):
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _variables(container: Container) -> dict[str, str]:
+    """The container's environment: its values, and in place of a secret's where it is kept."""
+    found = {}
+    for name, variable in container.env.items():
+        source = at(variable, "valueFrom", "secretKeyRef") or at(variable, "valueFrom", "configMapKeyRef")
+        if source.get("optional"):
+            continue
+        found[name] = f"{source['name']}/{source['key']}" if source else str(variable.get("value", ""))
+    return found
+
+
+def _gateway(rendering: Rendering, served: Served) -> Iterator[Problem]:
+    pod, container, config = served.pod, served.container, served.config
+    server, name = config.server, name_of(served.config_map)
+    if server.drain_s < served.life_s:
+        yield Problem(
+            name,
+            f"data[{ROUTES}].server.drain_s",
+            f"{server.drain_s:g} s would cut requests off in an update: {served.life}",
+        )
+    sleep = _pre_stop(container)
+    if not sleep:
+        yield Problem(
+            pod.name, f"{container.where}.lifecycle.preStop.sleep", "is missing: how long balancers need"
+        )
+    needed = math.ceil(sleep + server.linger_s + server.drain_s + LAST_BYTES_S + GATEWAY_MARGIN_S)
+    grace = pod.spec.get("terminationGracePeriodSeconds", _GRACE_S)
+    if grace < needed:
+        yield Problem(
+            pod.name,
+            f"{pod.path}.terminationGracePeriodSeconds",
+            f"{grace} s; an end takes up to {needed} s: preStop {sleep} + linger_s {server.linger_s:g} + "
+            f"drain_s {server.drain_s:g} + {LAST_BYTES_S} for the last bytes + {GATEWAY_MARGIN_S} to spare",
+        )
+    own = scalers(rendering, pod.owner)
+    most = max((autoscaling.bounds(one)[1] for one in own), default=pod.owner["spec"].get("replicas", 1))
+    if most > server.replicas:
+        yield Problem(
+            name_of(own[0]) if own else pod.name,
+            "spec",
+            f"up to {most} gateways, and engines are shared out among {server.replicas}: server.replicas in {name}",
+        )
+    if any(EMBEDDED in pool.engines for pool in config.pools.values()):
+        image = str(container.spec.get("image", ""))
+        if not image.partition("@")[0].endswith("-embedded"):
+            yield Problem(
+                pod.name,
+                f"{container.where}.image",
+                f"{image} has no embedded engine; the tag {'-embedded'!r} has",
+            )
+
+
+def _pre_stop(container: Container) -> int:
+    """Seconds that a container sleeps before SIGTERM; 0 where it does not."""
+    return int(at(container.spec, "lifecycle", "preStop", "sleep", "seconds") or 0)
+
+
+def _service(rendering: Rendering, served: Served, host: str) -> tuple[str, Document | None] | None:
+    """The Service that a host names, by name and as it stands in the rendering; None for a host outside."""
+    name, _, rest = host.partition(".")
+    space = rest.partition(".")[0] or served.pod.namespace
+    if rest and ".svc" not in f".{rest}." and space != served.pod.namespace:
+        return None
+    return name, rendering.find("Service", name, space)
+
+
+def _reached(rendering: Rendering, served: Served) -> Iterator[tuple[str, str, Pod]]:
+    """Yield pool, engine URL and pods for every engine that is a Service of the rendering."""
+    for pool, settings in served.config.pools.items():
+        for engine in settings.engines:
+            found = _service(rendering, served, urlsplit(engine.removeprefix("dns+")).hostname or "")
+            if engine != EMBEDDED and found and (service := found[1]):
+                selector = {"matchLabels": at(service, "spec", "selector")}
+                for pod in rendering.selected(selector, namespace_of(service)):
+                    yield pool, engine, pod
+
+
+def _engines(rendering: Rendering, served: Served) -> Iterator[Problem]:
+    name = name_of(served.config_map)
+    for pool, settings in served.config.pools.items():
+        where = f"data[{ROUTES}].pools.{pool}.engines"
+        for engine in settings.engines:
+            if engine == EMBEDDED:
+                continue
+            url = urlsplit(engine.removeprefix("dns+"))
+            found = _service(rendering, served, url.hostname or "")
+            if found is None:
+                continue
+            service = found[1]
+            if service is None:
+                there = rendering.names("Service", served.pod.namespace)
+                yield Problem(name, where, f"{engine}: no Service {found[0]}; there are: {there}")
+                continue
+            ports = [port["port"] for port in at(service, "spec", "ports") or ()]
+            if (url.port or 80) not in ports:
+                yield Problem(name, where, f"{engine}: Service {found[0]} has no such port; it has {ports}")
+            if engine.startswith("dns+") and at(service, "spec", "clusterIP") != "None":
+                yield Problem(
+                    name_of(service),
+                    "spec.clusterIP",
+                    f"must be None (headless): {engine} asks for every engine's address, and would get one",
+                )
+            if at(service, "spec", "publishNotReadyAddresses") is True:
+                yield Problem(
+                    name_of(service),
+                    "spec.publishNotReadyAddresses",
+                    "must be false: engines that end must leave it",
+                )
+    for pool, engine, pod in _reached(rendering, served):
+        yield from _engine(served, pool, engine, pod)
+
+
+def _engine(served: Served, pool: str, engine: str, pod: Pod) -> Iterator[Problem]:
+    config, settings = served.config, served.config.pools[pool]
+    port = urlsplit(engine.removeprefix("dns+")).port or 80
+    if pod.labels.get(POOL) != pool:
+        yield Problem(
+            pod.name,
+            "spec.template.metadata.labels",
+            f"{POOL} is {pod.labels.get(POOL)}; {engine} is in pool {pool}",
+        )
+    container = next((one for one in pod.containers if port in one.ports.values()), None)
+    if container is None:
+        yield Problem(
+            pod.name,
+            f"{pod.path}.containers",
+            f"none has port {port}, where {engine} leads; it has {pod.told_ports()}",
+        )
+        return
+    where = container.where
+    if container.spec.get("command") != ["vllm", "serve"]:
+        yield Problem(pod.name, f"{where}.command", f"{container.spec.get('command')} must be [vllm, serve]")
+    expected = arguments(config, pool, engine)
+    for index, (found, wanted) in enumerate(itertools.zip_longest(container.args, expected)):
+        if found != wanted:
+            yield Problem(
+                pod.name,
+                f"{where}.args[{index}]",
+                f"{found} must be {wanted}; `ocr-gateway engine-args --config ... --pool {pool} --kustomize` "
+                "writes them",
+            )
+            break
+    yield from _engine_environment(config, settings, pod, container)
+    if not any("/" in key for key in at(container.spec, "resources", "limits")):
+        yield Problem(pod.name, f"{where}.resources.limits", "no GPU is asked for, such as nvidia.com/gpu: 1")
+    sleep, least = _pre_stop(container), math.ceil(ANSWERS * JITTER * config.polling.resolve_s) + DNS_CACHE_S
+    if sleep < least:
+        yield Problem(
+            pod.name,
+            f"{where}.lifecycle.preStop.sleep.seconds",
+            f"{sleep} s; gateways send work for up to {least} s more: {ANSWERS} x {JITTER} x resolve_s "
+            f"{config.polling.resolve_s:g} + {DNS_CACHE_S} of DNS caches",
+        )
+    shutdown = math.ceil(config.server.drain_s)
+    grace, needed = (
+        pod.spec.get("terminationGracePeriodSeconds", _GRACE_S),
+        sleep + shutdown + ENGINE_MARGIN_S,
+    )
+    if grace < needed:
+        yield Problem(
+            pod.name,
+            f"{pod.path}.terminationGracePeriodSeconds",
+            f"{grace} s; an end takes up to {needed} s: preStop {sleep} + --shutdown-timeout {shutdown} + "
+            f"{ENGINE_MARGIN_S} to spare",
+        )
+
+
+def _engine_environment(config: Config, pool: Pool, pod: Pod, container: Container) -> Iterator[Problem]:
+    variables = _variables(container)
+    for key, value in environment(config).items():
+        if variables.get(key) != value:
+            yield Problem(pod.name, f"{container.where}.env[{key}]", f"{variables.get(key)} must be {value}")
+    key = variables.get("VLLM_API_KEY", "")
+    if key != pool.api_key:
+        yield Problem(
+            pod.name,
+            f"{container.where}.env[VLLM_API_KEY]",
+            f"comes from {key or 'nowhere'}, and the pool's api_key from {pool.api_key or 'nowhere'}",
+        )
+
+
+def _in_front(rendering: Rendering, served: Served) -> Iterator[Problem]:
+    """Ingresses and routes before the gateway must let through what it takes, for as long as it may take."""
+    own = {
+        service["metadata"]["name"]
+        for service in rendering.of("Service")
+        if served.pod
+        in rendering.selected({"matchLabels": at(service, "spec", "selector")}, namespace_of(service))
+    }
+    for ingress in rendering.of("Ingress"):
+        backends = {
+            at(path, "backend", "service", "name")
+            for rule in at(ingress, "spec", "rules") or ()
+            for path in at(rule, "http", "paths") or ()
+            if at(path, "backend", "service", "name")
+        }
+        if backends & own and "nginx" in (at(ingress, "spec", "ingressClassName") or "nginx"):
+            yield from _nginx(ingress, served)
+    for route in rendering.of("HTTPRoute"):
+        for index, rule in enumerate(at(route, "spec", "rules") or ()):
+            if not own & {backend.get("name") for backend in rule.get("backendRefs") or ()}:
+                continue
+            for key in ("request", "backendRequest"):
+                told = at(rule, "timeouts", key) or None
+                seconds = math.inf if told is None and key == "backendRequest" else _seconds(told)
+                if seconds < served.life_s:
+                    yield Problem(
+                        name_of(route),
+                        f"spec.rules[{index}].timeouts.{key}",
+                        f"{told or 'the implementation decides'}; {served.life}",
+                    )
+
+
+def _nginx(ingress: Document, served: Served) -> Iterator[Problem]:
+    annotations = at(ingress, "metadata", "annotations")
+    key = f"{_NGINX}proxy-body-size"
+    size = _bytes(str(annotations.get(key, "1m")))
+    if size < served.config.limits.body_bytes:
+        yield Problem(
+            name_of(ingress),
+            f"metadata.annotations[{key}]",
+            f"{annotations.get(key, 'not set: 1m')}; a request may have {served.config.limits.body_bytes} bytes "
+            "(limits.body_bytes)",
+        )
+    for key in (f"{_NGINX}proxy-read-timeout", f"{_NGINX}proxy-send-timeout"):
+        if float(annotations.get(key, 60)) < served.life_s:
+            yield Problem(
+                name_of(ingress),
+                f"metadata.annotations[{key}]",
+                f"{annotations.get(key, 'not set: 60')} s; {served.life}",
+            )
+
+
+def _bytes(text: str) -> float:
+    """Read nginx's size, such as 32m; 0 is no limit."""
+    found = re.fullmatch(r"([0-9]+)([kKmMgG]?)", text)
+    if found is None:
+        return 0
+    return int(found[1]) * 1024 ** " kmg".index(found[2].lower() or " ") or math.inf
+
+
+def _seconds(text: str | None) -> float:
+    """Read the Gateway API's duration, such as 1h30m; 0s is no limit, and none given counts as none."""
+    parts = _DURATION.findall(text or "")
+    total = sum(int(number) * {"h": 3600, "m": 60, "s": 1, "ms": 0.001}[unit] for number, unit in parts)
+    return total or (math.inf if parts else 0)
