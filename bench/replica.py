@@ -212,6 +212,7 @@ class Load:
         request: what each of them sends, head and body.
         done: answers with status 200.
         failed: any other.
+        trouble: what came with the last of those.
         bytes: received.
     """
 
@@ -219,6 +220,7 @@ class Load:
     going: bool = True
     done: int = 0
     failed: int = 0
+    trouble: bytes = b""
     bytes: int = 0
     connections: list[asyncio.Transport] = field(default_factory=list)
 
@@ -271,6 +273,7 @@ class _Client(asyncio.Protocol):
                 self._load.done += 1
             else:
                 self._load.failed += 1
+                self._load.trouble = self._head + data
             self.send()
 
 
@@ -373,7 +376,7 @@ class Replica:
         done = load.done - before
         await load.stop()
         if load.failed:
-            raise RuntimeError(f"{load.failed} requests failed, {done} were answered")
+            raise RuntimeError(f"{load.failed} of {load.done} requests failed: {load.trouble.decode()}")
         return {
             "requests": done,
             "per_s": done / window.seconds,

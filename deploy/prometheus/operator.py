@@ -1,6 +1,6 @@
 """`python -m deploy.prometheus.operator`: the rules and alerts as the Prometheus operator takes them.
 
-Writes deploy/kubernetes/components/monitoring/prometheusrule.yaml; a test keeps it equal to rules.yaml and alerts.yaml.
+Writes deploy/kubernetes/components/monitoring/prometheusrule.yaml, which a test keeps up to date.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [ROOT / "deploy/prometheus" / name for name in ("rules.yaml", "alerts.yaml")]
 FILE = ROOT / "deploy/kubernetes/components/monitoring/prometheusrule.yaml"
 _HEAD = """\
-# Made of deploy/prometheus/rules.yaml and alerts.yaml by `python -m deploy.prometheus.operator`: change those.
+# Made by `python -m deploy.prometheus.operator` of deploy/prometheus/{rules,alerts}.yaml: change those.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
