@@ -129,7 +129,7 @@ def test_the_sweep_is_told_what_it_understands_and_reaches_engines_alone() -> No
     mounts = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     assert command == "sweep"
     assert str(told.out.parent) in mounts
-    (way,) = objects["NetworkPolicy", "sweep"]["spec"]["egress"]
+    _, way = objects["NetworkPolicy", "sweep"]["spec"]["egress"]
     assert way["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "engine"
     engines = rendered(KUBERNETES / "overlays/production")["NetworkPolicy", "vllm-mtp3"]
     component = template["metadata"]["labels"]["app.kubernetes.io/component"]
