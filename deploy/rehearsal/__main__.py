@@ -19,12 +19,11 @@ REHEARSALS = {"gateway": "gateways", "engines": "engines"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rehearse; return 0 where nothing was lost."""
     parser = argparse.ArgumentParser(prog="python -m deploy.rehearsal", description=__doc__)
-    parser.add_argument(
-        "what", choices=REHEARSALS, help="whose pods are replaced; then --help for its options"
-    )
-    options, rest = parser.parse_known_args(arguments)
+    parser.add_argument("what", choices=REHEARSALS, help="whose pods are replaced")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="its own: --help after it tells them")
+    options = parser.parse_args(arguments)
     module = importlib.import_module(f"deploy.rehearsal.{REHEARSALS[options.what]}")
-    return int(module.main(rest))
+    return int(module.main(options.options))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,239 @@
+"""Clients in a closed loop that forgive nothing: a request that is not answered in whole has failed.
+
+They keep their connections as the openai SDK does, which is built on the same library, and try nothing again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import random
+import ssl
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from PIL import Image, ImageDraw
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+PATH = "/v1/chat/completions"
+PROMPTS = ("Text Recognition:", "Table Recognition:", "Output the value of total")
+# How long clients keep idle connections: the openai SDK, which shares them between all that ask through it,
+# and aiohttp, which stands for those that pause between requests.
+_SDK_KEEPS_S = 5.0
+_PATIENT_KEEPS_S = 15.0
+# The longest that a slow client pauses.
+_PAUSE_S = 20.0
+_SHARING = 8
+_ONE_IN_SLOW = 8
+_ONE_IN_LONG = 8
+_PAUSE_AFTER_FAILURE_S = 0.1
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One request that failed: when (seconds after the start), whose, and how."""
+
+    at_s: float
+    client: str
+    reason: str
+
+
+@dataclass
+class Tally:
+    """What became of requests.
+
+    Attributes:
+        answered: whole answers.
+        streamed: how many of them were streams.
+        failures: every request that was not.
+        longest_gap_s: the longest time in which no answer ended.
+    """
+
+    answered: int = 0
+    streamed: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    longest_gap_s: float = 0.0
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """How many failed in which way."""
+        return Counter(failure.reason for failure in self.failures)
+
+
+@dataclass(frozen=True)
+class _Client:
+    name: str
+    http: httpx.AsyncClient
+    body: bytes
+    stream: bool
+    tokens: int
+    pause_s: float
+
+
+class Clients:
+    """Clients in a closed loop, half of them streaming; an asynchronous context manager that runs them.
+
+    One in eight pauses between requests, so that its connection is idle when a gateway stops; one in eight
+    asks for answers that outlast a gateway's linger.
+    """
+
+    def __init__(
+        self, url: str, model: str, count: int, *, tokens: int, long_tokens: int, pace: float
+    ) -> None:
+        """Prepare clients.
+
+        Args:
+            url: where they ask.
+            model: what they ask for.
+            count: how many there are.
+            tokens: an ordinary answer's length.
+            long_tokens: a long answer's.
+            pace: multiplies pauses between requests, and the time for which idle connections are kept.
+        """
+        self._url = url
+        self._model = model
+        self._count = count
+        self._tokens = tokens
+        self._long_tokens = long_tokens
+        self._pace = pace
+        self._ending = asyncio.Event()
+        self._rng = random.Random(0)
+        self.tally = Tally()
+
+    async def __aenter__(self) -> Clients:
+        self._began = self._last = time.monotonic()
+        image = _page()
+        context = ssl.create_default_context()
+        self._pools: list[httpx.AsyncClient] = []
+        self._tasks = []
+        for number in range(self._count):
+            slow = number % _ONE_IN_SLOW == 0
+            if slow or number % _SHARING == 1:
+                keeps_s = self._pace * (_PATIENT_KEEPS_S if slow else _SDK_KEEPS_S)
+                limits = httpx.Limits(max_connections=1000, keepalive_expiry=keeps_s)
+                http = httpx.AsyncClient(
+                    base_url=self._url, limits=limits, timeout=_TIMEOUT_S, verify=context, trust_env=False
+                )
+                self._pools.append(http)
+            stream = number // 2 % 2 == 0
+            long = number % _ONE_IN_LONG in (2, 4) and number // _ONE_IN_LONG % 2 == 0
+            tokens = self._long_tokens if long else self._tokens + self._rng.randrange(self._tokens)
+            kind = f"{'slow ' * slow}{'long ' * long}{'stream' if stream else 'whole'}"
+            body = _body(image, self._model, PROMPTS[number % len(PROMPTS)], tokens, stream=stream)
+            client = _Client(
+                f"{number} ({kind})", self._pools[-1], body, stream, tokens, slow * _PAUSE_S * self._pace
+            )
+            self._tasks.append(asyncio.create_task(self._run(client)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let every client end with the request that it has."""
+        self._ending.set()
+        if error:
+            for task in self._tasks:
+                task.cancel()
+        ends = await asyncio.gather(*self._tasks, return_exceptions=True)
+        for http in self._pools:
+            await http.aclose()
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+
+    async def answered(self, more: int) -> None:
+        """Wait until so many more requests have been answered or have failed."""
+        wanted = self._ended + more
+        while self._ended < wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+    @property
+    def _ended(self) -> int:
+        return self.tally.answered + len(self.tally.failures)
+
+    async def _run(self, client: _Client) -> None:
+        while not self._ending.is_set():
+            reason = await _request(client)
+            now = time.monotonic()
+            if reason is None:
+                self.tally.longest_gap_s = max(self.tally.longest_gap_s, now - self._last)
+                self._last = now
+                self.tally.answered += 1
+                self.tally.streamed += client.stream
+            else:
+                self.tally.failures.append(Failure(now - self._began, client.name, reason))
+            pause_s = self._rng.uniform(0, client.pause_s) if reason is None else _PAUSE_AFTER_FAILURE_S
+            if pause_s:
+                await asyncio.wait([asyncio.ensure_future(self._ending.wait())], timeout=pause_s)
+
+
+async def _request(client: _Client) -> str | None:
+    """Ask once; return what was wrong with the answer, None where nothing was."""
+    headers = {"content-type": "application/json"}
+    try:
+        if not client.stream:
+            reply = await client.http.post(PATH, content=client.body, headers=headers)
+            return _refusal(reply.status_code, reply.content) or _whole(reply.json(), client.tokens)
+        async with client.http.stream("POST", PATH, content=client.body, headers=headers) as reply:
+            if reply.status_code != 200:
+                return _refusal(reply.status_code, await reply.aread())
+            return _streamed([line async for line in reply.aiter_lines()], client.tokens)
+    except (httpx.HTTPError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _refusal(status: int, body: bytes) -> str | None:
+    if status == 200:
+        return None
+    try:
+        return f"{status} {json.loads(body)['error']['code']}"
+    except (ValueError, KeyError, TypeError):
+        return f"{status} {body[:60].decode('utf-8', 'replace')}"
+
+
+def _whole(reply: dict[str, Any], tokens: int) -> str | None:
+    return None if reply["usage"]["completion_tokens"] == tokens else "an answer that is not whole"
+
+
+def _streamed(lines: list[str], tokens: int) -> str | None:
+    events = [line.removeprefix("data: ") for line in lines if line]
+    if not events or events[-1] != "[DONE]":
+        return "a stream that broke off"
+    told = [json.loads(event) for event in events[:-1]]
+    if any("error" in event for event in told):
+        return "an error event"
+    usage = told[-1].get("usage") or {}
+    return None if usage.get("completion_tokens") == tokens else "a stream that is not whole"
+
+
+def _page() -> str:
+    """A page with words on it, about 100 KB, as a data URL."""
+    image = Image.effect_noise((480, 640), 12)
+    draw = ImageDraw.Draw(image)
+    for y in range(20, 620, 20):
+        draw.text((20, y), "item        quantity        price        amount", fill=0)
+    data = io.BytesIO()
+    image.save(data, "JPEG", quality=90)
+    return f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}"
+
+
+def _body(image: str, model: str, prompt: str, tokens: int, *, stream: bool) -> bytes:
+    content = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": prompt}]
+    streaming = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    return json.dumps(
+        {
+            "model": model,
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            **streaming,
+        }
+    ).encode()
