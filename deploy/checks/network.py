@@ -1,4 +1,4 @@
-"""What finds what: Services, budgets, network policies, monitors, routes against the pods and ports there are."""
+"""What finds what: Services, budgets, policies, monitors and routes against the pods and ports there are."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _budgets(rendering: Rendering) -> Iterator[Problem]:
 
 
 def evictable(budget: Mapping[str, Any], replicas: int) -> int:
-    """Return how many of so many healthy pods a budget lets go at once; percentages round up, as Kubernetes does."""
+    """Return how many of so many healthy pods a budget lets go; percentages round up, as Kubernetes does."""
 
     def count(value: int | str) -> int:
         return math.ceil(replicas * int(value.rstrip("%")) / 100) if isinstance(value, str) else value

@@ -120,7 +120,7 @@ class Pod:
     @property
     def serves(self) -> bool:
         """Whether the pods run until they are told to stop."""
-        return self.kind not in ("Job", "CronJob")
+        return bool(self.spec.get("restartPolicy", "Always") == "Always")
 
     @cached_property
     def containers(self) -> tuple[Container, ...]:

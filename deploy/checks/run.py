@@ -17,8 +17,10 @@ _CHECKS = (pods.check, network.check, autoscaling.check, serving.check, series.c
 
 def problems(documents: Sequence[Document]) -> list[Problem]:
     """Return everything that is wrong with rendered objects, sorted; where shapes are wrong, these alone."""
-    shape = list(schemas.check(documents))
-    if shape:
-        return sorted(set(shape))
+    return sorted(set(schemas.check(documents))) or policy(documents)
+
+
+def policy(documents: Sequence[Document]) -> list[Problem]:
+    """Return what is wrong with objects whose shapes are right, by our own reading."""
     rendering = Rendering(tuple(documents))
     return sorted({problem for check in _CHECKS for problem in check(rendering)})

@@ -68,7 +68,7 @@ def _check(document: Document) -> Iterator[Problem]:
 def _told(name: str, document: Document, error: ValidationError) -> Problem:
     cause = best_match([error]) or error
     text = cause.message
-    if cause.validator == "additionalProperties":
+    if cause.validator == "additionalProperties" and isinstance(cause.schema, dict):
         fields = ", ".join(sorted(cause.schema.get("properties", {})))
         text = f"{text.partition('(')[2].partition(' ')[0]} is no field of it; there are {fields}"
     return Problem(
@@ -137,7 +137,7 @@ def _validator(api_version: str, kind: str) -> Draft202012Validator | None:
 @cache
 def _registry() -> Registry[Any]:
     definitions = json.loads((_core() / "_definitions.json").read_text())
-    return Resource.from_contents(definitions) @ Registry()  # type: ignore[no-any-return]
+    return Resource.from_contents(definitions) @ Registry()
 
 
 def _core() -> Path:

@@ -63,6 +63,7 @@ class Asked:
     expr: str
 
 
+@cache
 def names(expr: str) -> Names:
     """Read an expression's names.
 

@@ -1,4 +1,4 @@
-"""The gateway's configuration against what is around it: engines, their arguments, time to end, limits in front."""
+"""The gateway's configuration against what is around it: engines, arguments, time to end, limits in front."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import re
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -86,12 +87,26 @@ def check(rendering: Rendering) -> Iterator[Problem]:
             yield from _gateway(rendering, served)
             yield from _engines(rendering, served)
             yield from _in_front(rendering, served)
+    if not any(served.pod.component == GATEWAY for served in found):
+        yield from _unserved(rendering)
+        return
     known = {pod.name for served in found for _, _, pod in _reached(rendering, served)}
     for pod in rendering.pods:
         if pod.component == ENGINE and pod.name not in known:
             yield Problem(pod.name, "spec", f"no pool of a {ROUTES} leads to these engines")
-        if pod.component == GATEWAY and not any(served.pod is pod for served in found):
-            yield Problem(pod.name, f"{pod.path}.volumes", f"no valid {ROUTES} of a ConfigMap is mounted")
+
+
+def _unserved(rendering: Rendering) -> Iterator[Problem]:
+    """Gateways without a configuration; one that is invalid has been told already."""
+    mounting = {
+        pod.name
+        for config_map in rendering.of("ConfigMap")
+        if ROUTES in at(config_map, "data")
+        for pod, _, _ in _mounted(rendering, config_map)
+    }
+    for pod in rendering.pods:
+        if pod.component == GATEWAY and pod.name not in mounting:
+            yield Problem(pod.name, f"{pod.path}.volumes", f"no ConfigMap with a {ROUTES} is mounted")
 
 
 def _routes(rendering: Rendering, config_map: Document, found: list[Served]) -> Iterator[Problem]:
@@ -114,15 +129,16 @@ def _routes(rendering: Rendering, config_map: Document, found: list[Served]) -> 
             yield Problem(pod.name, f"{container.where}.args", f"--config is {told}; the file is at {wanted}")
         try:
             files = _files(rendering, pod, mount["name"])
-            config = read(files, _variables(container))
+            config = read(frozenset(files.items()), frozenset(_variables(container).items()))
         except ConfigError as error:
             for line in str(error).splitlines():
-                yield Problem(name, f"data[{ROUTES}]", f"in {pod.name}: {line}")
+                yield Problem(name, f"data[{ROUTES}]", line)
         else:
             found.append(Served(pod, container, config_map, config))
 
 
-def read(files: dict[str, str], variables: dict[str, str]) -> Config:
+@cache
+def read(files: frozenset[tuple[str, str]], variables: frozenset[tuple[str, str]]) -> Config:
     """Validate a routes.yaml as `ocr-gateway check` does, among the files that are mounted with it.
 
     Raises:
@@ -130,11 +146,11 @@ def read(files: dict[str, str], variables: dict[str, str]) -> Config:
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for file, text in files.items():
+        for file, text in files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_text(text, encoding="utf-8")
         try:
-            config = load(folder / ROUTES, variables)
+            config = load(folder / ROUTES, dict(variables))
             require_safe(config, folder / ROUTES)
         except ConfigError as error:
             raise ConfigError([line.replace(f"{name}/", "") for line in str(error).splitlines()]) from None
@@ -166,7 +182,7 @@ def _sources(volume: Document) -> list[Document]:
 def _files(rendering: Rendering, pod: Pod, name: str) -> dict[str, str]:
     """The files of a pod's volume, by their paths."""
     (volume,) = (volume for volume in pod.spec["volumes"] if volume["name"] == name)
-    files = {}
+    files: dict[str, str] = {}
     for source in _sources(volume):
         data = at(rendering.find("ConfigMap", source.get("name"), pod.namespace) or {}, "data")
         items = source.get("items") or [{"key": key, "path": key} for key in data]
@@ -224,7 +240,7 @@ def _gateway(rendering: Rendering, served: Served) -> Iterator[Problem]:
         yield Problem(
             name_of(own[0]) if own else pod.name,
             "spec",
-            f"up to {most} gateways, and engines are shared out among {server.replicas}: server.replicas in {name}",
+            f"up to {most} gateways, and engines are shared out among {server.replicas}: server.replicas",
         )
     if any(EMBEDDED in pool.engines for pool in config.pools.values()):
         image = str(container.spec.get("image", ""))
@@ -405,16 +421,16 @@ def _nginx(ingress: Document, served: Served) -> Iterator[Problem]:
         yield Problem(
             name_of(ingress),
             f"metadata.annotations[{key}]",
-            f"{annotations.get(key, 'not set: 1m')}; a request may have {served.config.limits.body_bytes} bytes "
-            "(limits.body_bytes)",
+            f"{annotations.get(key, 'not set: 1m')}; a request may have "
+            f"{served.config.limits.body_bytes} bytes (limits.body_bytes)",
         )
-    for key in (f"{_NGINX}proxy-read-timeout", f"{_NGINX}proxy-send-timeout"):
-        if float(annotations.get(key, 60)) < served.life_s:
-            yield Problem(
-                name_of(ingress),
-                f"metadata.annotations[{key}]",
-                f"{annotations.get(key, 'not set: 60')} s; {served.life}",
-            )
+    key = f"{_NGINX}proxy-read-timeout"
+    if float(annotations.get(key, 60)) < served.life_s:
+        yield Problem(
+            name_of(ingress),
+            f"metadata.annotations[{key}]",
+            f"{annotations.get(key, 'not set: 60')} s; {served.life}",
+        )
 
 
 def _bytes(text: str) -> float:

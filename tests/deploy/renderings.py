@@ -1,0 +1,72 @@
+"""Every overlay, and overlays with the components that may be added to them, rendered once and kept."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from bench.serving import ROOT
+from deploy.checks.render import render
+
+if TYPE_CHECKING:
+    from deploy.checks.objects import Document
+
+KUBERNETES = ROOT / "deploy/kubernetes"
+
+
+@dataclass(frozen=True)
+class Combination:
+    """An overlay with components; `instead`: the overlay's own component that is left out for them."""
+
+    overlay: str
+    components: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    instead: str = ""
+
+    def __str__(self) -> str:
+        parts = [
+            self.overlay,
+            *self.components,
+            *self.resources,
+            *([f"no {self.instead}"] * bool(self.instead)),
+        ]
+        return "+".join(parts)
+
+
+OVERLAYS = [Combination(path.name) for path in sorted((KUBERNETES / "overlays").iterdir())]
+FULL = Combination("production", ("gateway-api", "engine-metrics"), ("sweep",))
+NGINX = Combination("production", ("ingress-nginx",))
+COMBINATIONS = [
+    *OVERLAYS,
+    FULL,
+    NGINX,
+    Combination("single-gpu", ("monitoring", "gateway-api", "engine-metrics")),
+    Combination("single-gpu", ("ingress-nginx",)),
+    Combination("cpu-demo", ("monitoring", "ingress-nginx")),
+    Combination("cpu-demo", ("gateway-api",)),
+]
+
+
+@functools.cache
+def rendered(one: Combination) -> tuple[Document, ...]:
+    """The objects of a combination; not to be changed."""
+    if one == Combination(one.overlay):
+        return tuple(render(KUBERNETES / "overlays" / one.overlay))
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name)
+        for folder in ("kubernetes", "grafana"):
+            shutil.copytree(ROOT / "deploy" / folder, copy / folder)
+        own = copy / "kubernetes/overlays" / one.overlay / "kustomization.yaml"
+        kustomization = yaml.safe_load(own.read_text())
+        components = [path for path in kustomization.get("components", ()) if Path(path).name != one.instead]
+        added = [f"../../components/{component}" for component in one.components]
+        kustomization["components"] = [*components, *(path for path in added if path not in components)]
+        kustomization["resources"] += [f"../../{resource}" for resource in one.resources]
+        own.write_text(yaml.safe_dump(kustomization))
+        return tuple(render(own.parent))

@@ -1,0 +1,597 @@
+"""Every overlay is clean, alone and with components; an injected mistake of each kind is found and named."""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from deploy.checks import schemas
+from deploy.checks.objects import name_of
+from deploy.checks.run import policy, problems
+from tests.deploy.renderings import COMBINATIONS, FULL, NGINX, Combination, rendered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from deploy.checks.objects import Document
+
+GONE = object()
+
+
+@pytest.mark.parametrize("one", COMBINATIONS, ids=str)
+def test_it_renders_and_nothing_is_wrong(one: Combination) -> None:
+    assert list(map(str, problems(rendered(one)))) == []
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One edit of a rendering, and what is to be said of it.
+
+    Attributes:
+        name: the object edited, as `Kind/name`.
+        path: the keys to what is edited, with spaces between, entries of lists by name or number; empty: the
+            object itself, to be added or GONE.
+        value: what stands there then; a function of what stood there; GONE.
+        text: told, of `told` or of the object itself.
+    """
+
+    title: str
+    name: str
+    path: str
+    value: Any
+    text: str
+    told: str = ""
+    of: Combination = FULL
+
+    def __str__(self) -> str:
+        return self.title
+
+
+def replaced(old: str, new: str) -> Callable[[str], str]:
+    def edit(text: str) -> str:
+        assert old in text
+        return text.replace(old, new)
+
+    return edit
+
+
+def step(found: Any, key: str) -> Any:
+    """The key itself, or the number of an entry of a list."""
+    if isinstance(found, list):
+        named = [
+            index for index, entry in enumerate(found) if isinstance(entry, dict) and entry.get("name") == key
+        ]
+        return named[0] if named else int(key)
+    return key
+
+
+def edited(mistake: Mistake) -> tuple[list[Document], list[Document]]:
+    """The rendering with the mistake in it, and of this the objects that are not as they were."""
+    documents = list(rendered(mistake.of))
+    if not mistake.path:
+        if mistake.value is GONE:
+            return [one for one in documents if name_of(one) != mistake.name], []
+        return [*documents, mistake.value], [mistake.value]
+    (index,) = (i for i, document in enumerate(documents) if name_of(document) == mistake.name)
+    documents[index] = found = copy.deepcopy(documents[index])
+    *path, last = mistake.path.split()
+    for key in path:
+        found = found[step(found, key)]
+    last = step(found, last)
+    if mistake.value is GONE:
+        del found[last]
+    else:
+        found[last] = mistake.value(found[last]) if callable(mistake.value) else mistake.value
+    return documents, [documents[index]]
+
+
+GATEWAY, MTP3, PLAIN, ROUTES = (
+    "Deployment/ocr-gateway",
+    "StatefulSet/vllm-mtp3",
+    "StatefulSet/vllm-plain",
+    "ConfigMap/ocr-gateway-routes",
+)
+POD = "spec template spec"
+CONTAINER = f"{POD} containers gateway"
+ENGINE = f"{POD} containers vllm"
+FILE = "data routes.yaml"
+COMPONENT = "app.kubernetes.io/component"
+
+SECRET = {
+    "apiVersion": "v1",
+    "kind": "Secret",
+    "metadata": {"name": "ocr-gateway-keys", "namespace": "ocr"},
+    "stringData": {"engine-key": "s3cret"},
+}
+
+MISTAKES = [
+    # Shapes.
+    Mistake(
+        "an unknown field", GATEWAY, f"{CONTAINER} imagePullPolice", "Always", "'imagePullPolice' is no field"
+    ),
+    Mistake("a wrong type", GATEWAY, "spec minReadySeconds", "ten", "'ten' is not of type"),
+    Mistake(
+        "an unknown field of a PodMonitor",
+        "PodMonitor/ocr-gateway",
+        "spec endpoints",
+        [],
+        "'endpoints' is no",
+    ),
+    Mistake(
+        "a wrong field of an HTTPRoute",
+        "HTTPRoute/ocr-gateway",
+        "spec rules 0 timeout",
+        {},
+        "'timeout' is no",
+    ),
+    Mistake(
+        "a wrong type in a rule", "PrometheusRule/ocr-gateway", "spec groups 0 rules 0 for", 5, "5 is not of"
+    ),
+    Mistake(
+        "a kind that nobody has",
+        GATEWAY,
+        "kind",
+        "Deploymint",
+        "no schema of apps/v1",
+        "Deploymint/ocr-gateway",
+    ),
+    Mistake("a version that nobody has", GATEWAY, "apiVersion", "apps/v1beta9", "no schema of apps/v1beta9"),
+    Mistake("a key with nothing behind it", MTP3, f"{POD} volumes tmp emptyDir", None, "write {}"),
+    Mistake("a label that is none", GATEWAY, "metadata labels team", "a b", "'a b' is no label's value"),
+    Mistake(
+        "a quantity that is none",
+        GATEWAY,
+        f"{CONTAINER} resources limits memory",
+        "1GB",
+        "'1GB' is no quantity",
+    ),
+    Mistake(
+        "a name that is none", GATEWAY, "metadata name", "OCR_gateway", "lower-case", "Deployment/OCR_gateway"
+    ),
+    # Pods.
+    Mistake("a root container", GATEWAY, f"{POD} securityContext runAsNonRoot", False, "must be true"),
+    Mistake("root by number", MTP3, f"{POD} securityContext runAsUser", 0, "not to 0"),
+    Mistake(
+        "a writable root", MTP3, f"{ENGINE} securityContext readOnlyRootFilesystem", False, "must be true"
+    ),
+    Mistake("more rights", MTP3, f"{ENGINE} securityContext allowPrivilegeEscalation", GONE, "must be false"),
+    Mistake("privileged", MTP3, f"{ENGINE} securityContext privileged", True, "must not be true"),
+    Mistake(
+        "capabilities", GATEWAY, f"{CONTAINER} securityContext capabilities", {"add": ["NET_ADMIN"]}, "[ALL]"
+    ),
+    Mistake("no seccomp", GATEWAY, f"{POD} securityContext seccompProfile", GONE, "must be RuntimeDefault"),
+    Mistake("the host's network", MTP3, f"{POD} hostNetwork", True, "the host's"),
+    Mistake("the host's IPC", MTP3, f"{POD} hostIPC", True, "the host's"),
+    Mistake("a port of the host", MTP3, f"{ENGINE} ports http hostPort", 8000, "must not be set"),
+    Mistake(
+        "a path of the host",
+        MTP3,
+        f"{POD} volumes tmp",
+        {"name": "tmp", "hostPath": {"path": "/"}},
+        "hostPath",
+    ),
+    Mistake("a token", GATEWAY, f"{POD} automountServiceAccountToken", True, "token of the service account"),
+    Mistake("no limit", GATEWAY, f"{CONTAINER} resources limits", GONE, "must be set"),
+    Mistake("no request", MTP3, f"{ENGINE} resources requests cpu", GONE, "must be set"),
+    Mistake(
+        "more than the limit", GATEWAY, f"{CONTAINER} resources requests memory", "64Gi", "over its limit"
+    ),
+    Mistake(
+        "no GPU",
+        MTP3,
+        f"{ENGINE} resources",
+        {"limits": {"memory": "1Gi"}, "requests": {"cpu": 1, "memory": "1"}},
+        "no GPU",
+    ),
+    Mistake(
+        "the latest image", GATEWAY, f"{CONTAINER} image", "ocr-gateway:latest", "a tag that is not latest"
+    ),
+    Mistake("an image of no tag", MTP3, f"{ENGINE} image", "localhost:5000/vllm", "a tag that is not latest"),
+    Mistake("a missing probe", GATEWAY, f"{CONTAINER} livenessProbe", GONE, "is missing"),
+    Mistake(
+        "a probe of a wrong port", MTP3, f"{ENGINE} readinessProbe httpGet port", "metrics", "no port metrics"
+    ),
+    Mistake("a probe of a wrong number", MTP3, f"{ENGINE} startupProbe httpGet port", 9000, "no port 9000"),
+    Mistake(
+        "liveness by readiness",
+        GATEWAY,
+        f"{CONTAINER} livenessProbe httpGet path",
+        "/ready",
+        "must be /health",
+    ),
+    Mistake(
+        "no time to load a model", MTP3, f"{ENGINE} startupProbe failureThreshold", 6, "allows 30 s to load"
+    ),
+    Mistake(
+        "spread of others",
+        GATEWAY,
+        f"{POD} topologySpreadConstraints 0 labelSelector matchLabels {COMPONENT}",
+        "x",
+        "pod's own labels",
+    ),
+    Mistake("no such account", GATEWAY, f"{POD} serviceAccountName", "gateway", "no ServiceAccount gateway"),
+    Mistake(
+        "no such secret",
+        MTP3,
+        f"{ENGINE} env VLLM_API_KEY valueFrom secretKeyRef name",
+        "keys",
+        "no Secret keys",
+    ),
+    Mistake(
+        "no such key", MTP3, f"{ENGINE} env VLLM_API_KEY valueFrom secretKeyRef key", "key", "not {'key'}"
+    ),
+    Mistake(
+        "no such claim",
+        "Job/sweep",
+        f"{POD} volumes results persistentVolumeClaim claimName",
+        "x",
+        "no PersistentVolumeClaim x",
+    ),
+    Mistake("no such volume", MTP3, f"{ENGINE} volumeMounts tmp name", "temp", "no volume of this name"),
+    # Who finds whom.
+    Mistake(
+        "a Service of nobody", "Service/ocr-gateway", f"spec selector {COMPONENT}", "gatewy", "matches no pod"
+    ),
+    Mistake(
+        "a Service of two pools",
+        "Service/vllm-mtp3",
+        "spec selector ocr-gateway/pool",
+        GONE,
+        "vllm-mtp3 and StatefulSet/vllm-plain",
+    ),
+    Mistake(
+        "a Service of a wrong port", "Service/ocr-gateway", "spec ports http targetPort", "htp", "no port htp"
+    ),
+    Mistake(
+        "a workload of others' pods",
+        GATEWAY,
+        f"spec selector matchLabels {COMPONENT}",
+        "engine",
+        "no pod of its own",
+    ),
+    Mistake("no governing Service", MTP3, "spec serviceName", "vllm", "no Service vllm"),
+    Mistake(
+        "a budget of nobody",
+        "PodDisruptionBudget/ocr-gateway",
+        f"spec selector matchLabels {COMPONENT}",
+        "x",
+        "matches no pod",
+    ),
+    Mistake(
+        "a pod of no budget",
+        "PodDisruptionBudget/ocr-gateway",
+        f"spec selector matchLabels {COMPONENT}",
+        "x",
+        "0 PodDisruptionBudgets",
+        GATEWAY,
+    ),
+    Mistake(
+        "a budget of no eviction",
+        "PodDisruptionBudget/vllm-mtp3",
+        "spec maxUnavailable",
+        0,
+        "may ever be evicted",
+    ),
+    Mistake(
+        "a policy of nobody",
+        "NetworkPolicy/ocr-gateway",
+        f"spec podSelector matchLabels {COMPONENT}",
+        "x",
+        "matches no pod",
+    ),
+    Mistake("a pod of no policy", MTP3, "metadata namespace", "other", "no NetworkPolicy selects", MTP3),
+    Mistake(
+        "a policy of a wrong port",
+        "NetworkPolicy/vllm-mtp3",
+        "spec ingress 0 ports 0 port",
+        9000,
+        "no port 9000",
+    ),
+    Mistake(
+        "a policy that opens engines",
+        "NetworkPolicy/vllm-mtp3",
+        "spec ingress 0 from",
+        [{"podSelector": {}}],
+        "lets in to StatefulSet/vllm-mtp3",
+    ),
+    Mistake(
+        "a policy that opens engines to the world",
+        "NetworkPolicy/vllm-plain",
+        "spec ingress 0 from",
+        GONE,
+        "lets everyone in",
+    ),
+    Mistake(
+        "a policy that opens engines to a namespace",
+        "NetworkPolicy/vllm-plain",
+        "spec ingress 0 from",
+        [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+        "lets in to StatefulSet/vllm-plain",
+    ),
+    Mistake(
+        "a policy that opens the gateway",
+        "NetworkPolicy/ocr-gateway",
+        "spec ingress 0 from",
+        [{"namespaceSelector": {}}],
+        "selects everything",
+    ),
+    Mistake(
+        "no way out to engines",
+        "NetworkPolicy/ocr-gateway",
+        "spec egress 0 to 0 podSelector matchLabels",
+        {COMPONENT: "gateway"},
+        "do not let it out to StatefulSet/vllm-mtp3",
+        GATEWAY,
+    ),
+    Mistake(
+        "no DNS",
+        "NetworkPolicy/ocr-gateway-dns",
+        "spec egress 0 ports 0 port",
+        5353,
+        "no DNS out (UDP",
+        GATEWAY,
+    ),
+    Mistake(
+        "a monitor of nobody",
+        "PodMonitor/ocr-gateway",
+        f"spec selector matchLabels {COMPONENT}",
+        "x",
+        "matches nothing",
+    ),
+    Mistake(
+        "a monitor of a wrong port",
+        "PodMonitor/ocr-gateway",
+        "spec podMetricsEndpoints 0 port",
+        "metrics",
+        "no port metrics",
+    ),
+    Mistake(
+        "a route to nobody",
+        "HTTPRoute/ocr-gateway",
+        "spec rules 0 backendRefs 0 name",
+        "gateway",
+        "no Service gateway",
+    ),
+    Mistake(
+        "a route to a wrong port",
+        "HTTPRoute/ocr-gateway",
+        "spec rules 0 backendRefs 0 port",
+        80,
+        "no port 80",
+    ),
+    Mistake(
+        "an Ingress to a wrong port",
+        "Ingress/ocr-gateway",
+        "spec rules 0 http paths 0 backend service port",
+        {"number": 80},
+        "no port 80",
+        of=NGINX,
+    ),
+    Mistake(
+        "an open namespace",
+        "Namespace/ocr",
+        "metadata labels pod-security.kubernetes.io/enforce",
+        "baseline",
+        "must be restricted",
+    ),
+    # The configuration, and everything in its light.
+    Mistake(
+        "a broken routes.yaml", ROUTES, FILE, replaced("schedule:", "shedule:"), "did you mean 'schedule'"
+    ),
+    Mistake(
+        "routes.yaml of an unknown variable",
+        ROUTES,
+        FILE,
+        replaced("${ENGINE_KEY:-}", "${ENGIN_KEY}"),
+        "ENGIN_KEY is not set",
+    ),
+    Mistake(
+        "a profile that is not there",
+        ROUTES,
+        FILE,
+        replaced("  table:\n", "  table:\n    profile: profiles/no.json\n"),
+        "no.json cannot be read",
+    ),
+    Mistake(
+        "a file that never changes",
+        GATEWAY,
+        f"{CONTAINER} volumeMounts routes subPath",
+        "routes.yaml",
+        "by subPath",
+    ),
+    Mistake("a map that never changes", ROUTES, "immutable", True, "could not take a change over"),
+    Mistake("a map too large", ROUTES, "data notes", "x" * 2**20, "a ConfigMap holds 1048576"),
+    Mistake(
+        "a file elsewhere",
+        GATEWAY,
+        f"{CONTAINER} volumeMounts routes mountPath",
+        "/etc/other",
+        "the file is at /etc/other/routes.yaml",
+    ),
+    Mistake(
+        "a map of another name",
+        ROUTES,
+        "metadata name",
+        "ocr-gateway-routes-h2k4",
+        "no pod mounts it",
+        "ConfigMap/ocr-gateway-routes-h2k4",
+    ),
+    Mistake(
+        "a secret in the rendering",
+        ROUTES,
+        "kind",
+        "Secret",
+        "`kubectl create secret` makes it",
+        "Secret/ocr-gateway-routes",
+    ),
+    Mistake("a secret with its key", "Secret/ocr-gateway-keys", "", SECRET, "makes it"),
+    Mistake("no ConfigMap", ROUTES, "", GONE, "no ConfigMap ocr-gateway-routes in this rendering", GATEWAY),
+    Mistake("no ConfigMap to serve", ROUTES, "", GONE, "no ConfigMap with a routes.yaml is mounted", GATEWAY),
+    Mistake("no Service of engines", "Service/vllm-plain", "", GONE, "no Service vllm-plain", ROUTES),
+    Mistake("no budget", "PodDisruptionBudget/vllm-plain", "", GONE, "0 PodDisruptionBudgets match", PLAIN),
+    Mistake(
+        "engines of no Service",
+        ROUTES,
+        FILE,
+        replaced("dns+http://vllm-mtp3:", "dns+http://vllm-mpt3:"),
+        "no Service vllm-mpt3",
+    ),
+    Mistake(
+        "engines at a wrong port", ROUTES, FILE, replaced("vllm-mtp3:8000", "vllm-mtp3:8001"), "no such port"
+    ),
+    Mistake(
+        "engines behind one address", "Service/vllm-mtp3", "spec clusterIP", GONE, "must be None (headless)"
+    ),
+    Mistake(
+        "engines of no pool",
+        ROUTES,
+        FILE,
+        replaced("dns+http://vllm-plain:8000", "http://10.0.0.1:8000"),
+        "no pool",
+        PLAIN,
+    ),
+    Mistake(
+        "arguments of another configuration",
+        ROUTES,
+        FILE,
+        replaced("method: mtp", "method: eagle3"),
+        '"eagle3", ',
+        MTP3,
+    ),
+    Mistake("an argument that differs", PLAIN, f"{ENGINE} args 8", "128", "must be 256"),
+    Mistake(
+        "an argument too many",
+        PLAIN,
+        f"{ENGINE} args",
+        lambda args: [*args, "--enforce-eager"],
+        "--enforce-eager must be None",
+    ),
+    Mistake("another command", MTP3, f"{ENGINE} command", ["vllm", "bench"], "must be [vllm, serve]"),
+    Mistake(
+        "variables that are missing",
+        ROUTES,
+        FILE,
+        lambda text: text + "\nremote_images: {allow_hosts: [a.example]}\n",
+        "None must be 0",
+        MTP3,
+    ),
+    Mistake(
+        "a key that engines do not ask for",
+        MTP3,
+        f"{ENGINE} env VLLM_API_KEY",
+        GONE,
+        "comes from nowhere, and the pool's api_key from ocr-gateway-keys/engine-key",
+    ),
+    Mistake(
+        "too short a grace", GATEWAY, f"{POD} terminationGracePeriodSeconds", 60, "60 s; an end takes up to"
+    ),
+    Mistake(
+        "no grace for engines", MTP3, f"{POD} terminationGracePeriodSeconds", GONE, "30 s; an end takes up to"
+    ),
+    Mistake(
+        "engines that end too soon",
+        MTP3,
+        f"{ENGINE} lifecycle preStop sleep seconds",
+        5,
+        "5 s; gateways send work for up to",
+    ),
+    Mistake(
+        "a gateway that ends too soon", GATEWAY, f"{CONTAINER} lifecycle", GONE, "how long balancers need"
+    ),
+    Mistake(
+        "a drain that cuts",
+        ROUTES,
+        FILE,
+        lambda text: re.sub(r"drain_s: \d+", "drain_s: 60", text),
+        "60 s would cut requests off",
+    ),
+    Mistake(
+        "more gateways than shares",
+        ROUTES,
+        FILE,
+        lambda text: re.sub(r"replicas: \d+", "replicas: 1", text),
+        "engines are shared out among 1",
+        GATEWAY,
+    ),
+    Mistake(
+        "a body too large for nginx",
+        "Ingress/ocr-gateway",
+        "metadata annotations nginx.ingress.kubernetes.io/proxy-body-size",
+        "8m",
+        "limits.body_bytes",
+        of=NGINX,
+    ),
+    Mistake(
+        "no patience of nginx",
+        "Ingress/ocr-gateway",
+        "metadata annotations nginx.ingress.kubernetes.io/proxy-read-timeout",
+        GONE,
+        "not set: 60",
+        of=NGINX,
+    ),
+    Mistake(
+        "no patience of a route",
+        "HTTPRoute/ocr-gateway",
+        "spec rules 0 timeouts request",
+        "1m",
+        "1m; a request may take",
+    ),
+    Mistake(
+        "no embedded engine",
+        GATEWAY,
+        f"{CONTAINER} image",
+        "ocr-gateway:0.3.0",
+        "has no embedded engine",
+        of=Combination("cpu-demo"),
+    ),
+    # Series.
+    Mistake(
+        "a metric that does not exist",
+        "PrometheusRule/ocr-gateway",
+        "spec groups 0 rules 0 expr",
+        "sum(ocr_gateway_wating)",
+        "no gateway exports ocr_gateway_wating",
+    ),
+    Mistake(
+        "a label that does not exist",
+        "PrometheusRule/ocr-gateway",
+        "spec groups 0 rules 0 expr",
+        'ocr_gateway_waiting{pol="x"}',
+        "has no label pol",
+    ),
+    Mistake(
+        "a sum by a label of nothing",
+        "PrometheusRule/ocr-gateway",
+        "spec groups 0 rules 0 expr",
+        "sum by (rout) (ocr_gateway_waiting)",
+        "has the label rout",
+    ),
+    Mistake(
+        "no PromQL",
+        "PrometheusRule/ocr-gateway",
+        "spec groups 0 rules 0 expr",
+        "sum(ocr_gateway_waiting",
+        "is not PromQL",
+    ),
+    Mistake(
+        "a rule that a dashboard misses",
+        "PrometheusRule/ocr-gateway",
+        "spec groups",
+        lambda groups: groups[1:],
+        "no gateway exports ocr_gateway:",
+        "ConfigMap/ocr-gateway-dashboard",
+    ),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+def test_a_mistake_is_found_and_its_object_named(mistake: Mistake) -> None:
+    documents, changed = edited(mistake)
+    found = list(schemas.check(changed)) or policy(documents)
+    assert any(
+        problem.name == (mistake.told or mistake.name) and mistake.text in problem.text for problem in found
+    ), "\n".join(map(str, found)) or "nothing was found"
