@@ -14,6 +14,7 @@ from gateway.policy import retry
 from gateway.policy.breaker import Outcome
 from gateway.policy.retry import Failure
 from gateway.wire import openai, sse
+from gateway.wire.vllm import is_stopping
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
@@ -41,6 +42,7 @@ _FAILURES = {
     "total_timeout": Failure.SLOW,
 }
 _BUSY = "the engine takes no more work now"
+_STOPPING = "the engine shuts down"
 # Comments that keep a stream alive are held back until its first event, so many bytes of them.
 _HELD_BYTES = 64 * 1024
 
@@ -155,7 +157,9 @@ async def attempt(
                 )
                 lease.heard()
                 if failure := retry.failure_of(answer.status):
-                    raise AttemptFailed(failure, await _refusal(answer))
+                    refusal = await _refusal(answer)
+                    stopping = refusal.code == "engine_stopping"
+                    raise AttemptFailed(Failure.STOPPING if stopping else failure, refusal)
                 reply = await _begin(job, answer, lease, outturn, stack, deadline)
         except GatewayError as error:
             if error.code == "no_sockets":  # which is no engine's fault, and no other engine's to mend
@@ -324,6 +328,8 @@ class _Events:
 async def _refusal(answer: Answer) -> GatewayError:
     """What an engine's refusal means to the client."""
     told = openai.read_error_message(await answer.read())
+    if is_stopping(told):
+        return Unavailable(_STOPPING, code="engine_stopping", retry_after=RETRY_AFTER_S)
     told = f": {told}" if told else ""
     told_s = answer.retry_after or ""
     if answer.status == 503:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
 import re
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.attempt import RETRY_AFTER_S, AttemptFailed, Job, Outturn, attempt
 from gateway.errors import BadImage, BadRequest, ClientLeft, GatewayError, Unavailable, UnknownModel
-from gateway.policy import admission, sorting
+from gateway.policy import admission, retry, sorting
 from gateway.policy.admission import Refusal, Shed
 from gateway.policy.balance import Fitness
 from gateway.state import Lease
@@ -68,6 +67,7 @@ class Call:
         read: returns the body of at most so many bytes, or raises BodyTooLarge or ClientLeft.
         route_header: the `x-ocr-route` header.
         content_type: the request's content type.
+        kept: it came on a connection whose requests are taken even while the gateway drains.
         started: when it arrived, by time.perf_counter.
         lease: the place it has or had on an engine; the last one where it was tried again.
         outturn: what the answer told.
@@ -80,6 +80,7 @@ class Call:
     read: Callable[[int], Awaitable[bytes]]
     route_header: str | None = None
     content_type: str = ""
+    kept: bool = False
     started: float = field(default_factory=time.perf_counter)
     decision: SortDecision | None = None
     lease: Lease | None = None
@@ -117,7 +118,7 @@ class Dispatcher:
         fleet = self._state.fleet
         self._state.open += 1
         try:
-            if self._state.draining:
+            if self._state.draining and not call.kept:
                 self._metrics.shed("", "shutting_down")
                 raise Unavailable(
                     "the gateway is shutting down; retry, and another takes the request",
@@ -231,7 +232,8 @@ class Dispatcher:
         state.begun()
         deadline = 0.0
         failed: AttemptFailed | None = None
-        for attempts in itertools.count(1):
+        seen = 0
+        while True:
             with await self._admit(call, route, queue, deadline, failed) as lease:
                 call.lease = lease
                 self._metrics.chosen(route, lease.depth)
@@ -245,10 +247,11 @@ class Dispatcher:
                     return
                 except AttemptFailed as error:
                     failed = error
+                    seen += retry.was_seen(failed.failure)
                     state.blame(lease, failed.failure)
             left = deadline - now()
             elsewhere = state.choose(route, lease.engine.name).reason is not Fitness.DOWN
-            if not elsewhere or not state.may_retry(failed.failure, attempts=attempts, seconds_left=left):
+            if not elsewhere or not state.may_retry(failed.failure, attempts=seen, seconds_left=left):
                 raise failed.error
 
     async def _admit(

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 # answers one: else all who wait would be sent there each time, and the retry budget would be theirs.
 _REST_S = 1.0
 _TRIALS = 4
+# One that shuts down is left alone longer, and gets a single trial then: it comes back as another process,
+# which shows by its having been down, or at another address.
+_STOPPING_REST_S = 10.0
 # Engines first seen this soon after the start are the fleet as it stands, not newcomers to it.
 _STARTING_S = 10.0
 # Figures of the last minutes are kept up to so many seconds.
@@ -206,26 +209,33 @@ class _Slot:
         self.rests_until = self.back_since = self.heard_at = self.succeeded_at = -math.inf
         self.refused_at: float | None = None
         self.erring_since: float | None = None
+        self.rest = _REST_S, _TRIALS
         self.trials = 0
         self.view = EngineView(engine)
 
-    def refuse(self, now: float) -> None:
+    def refuse(self, now: float, rest_s: float = _REST_S, trials: int = _TRIALS) -> None:
         """Note that it takes no more work."""
-        self.refused_at, self.trials, self.rests_until = now, _TRIALS, now + _REST_S
+        self.refused_at, self.rest = now, (rest_s, trials)
+        self.trials, self.rests_until = trials, now + rest_s
 
     def tried(self, now: float) -> None:
         """Note that work is sent to it."""
         if self.refused_at is not None:
             self.trials -= 1
             if self.trials <= 0:
-                self.trials, self.rests_until = _TRIALS, now + _REST_S
+                rest_s, self.trials = self.rest
+                self.rests_until = now + rest_s
+
+    def takes_work(self) -> None:
+        """Forget that it took none."""
+        self.refused_at, self.rests_until = None, -math.inf
 
     def worked(self, now: float, begun: float) -> bool:
         """Note an answer to a request that was sent to it at `begun`; tell whether it takes work again."""
         self.succeeded_at, self.erring_since = now, None
         if self.refused_at is None or begun <= self.refused_at:
             return False
-        self.refused_at, self.rests_until = None, -math.inf
+        self.takes_work()
         return True
 
 
@@ -246,7 +256,8 @@ class State:
     Attributes:
         fleet: the configuration in force.
         closing: the gateway is about to stop: work is taken, but clients had better go elsewhere.
-        draining: no new work is taken.
+        draining: no new work is taken, but for
+        kept: clients, by host and port, of connections that could not be told to close before it began.
         open: requests being dealt with, from their receipt to the last byte of their answers.
         tallies: the figures of speculation that count, by route, pool and source.
         on_sample: hears of each.
@@ -271,6 +282,7 @@ class State:
         """
         self.fleet = fleet
         self.closing = self.draining = False
+        self.kept: frozenset[tuple[str, int]] = frozenset()
         self.open = 0
         self.on_sample: Callable[[str, str, Sample], None] = lambda *_: None
         self._clock = clock
@@ -516,6 +528,7 @@ class State:
         now = self._clock()
         if up and (slot.answers is False or now - self._started > _STARTING_S):
             slot.breaker = slot.breaker.revived(now, self.fleet.rules)
+            slot.takes_work()
             slot.back_since = now
         slot.answers = up
         self._refresh(slot)
@@ -541,6 +554,11 @@ class State:
         slot = lease._slot
         if failure is Failure.BUSY:
             slot.refuse(self._clock())
+            self._refresh(slot)
+        if failure is Failure.STOPPING:
+            if slot.refused_at is None:
+                log.info("engine %s shuts down", slot.engine.name)
+            slot.refuse(self._clock(), _STOPPING_REST_S, trials=1)
             self._refresh(slot)
         if failure is Failure.UNREACHABLE and self.mark(slot.engine.name, up=False):
             log.warning("engine %s is down: no connection to it", slot.engine.name)

@@ -19,7 +19,7 @@ from gateway.policy.acceptance import Sample, Source
 from gateway.policy.breaker import Phase
 from gateway.policy.retry import Failure
 from gateway.state import Lease, State
-from gateway.wire.vllm import speculative_object
+from gateway.wire.vllm import STOPPING, speculative_object
 from tests.support import USAGE, FakeEngine, _Sender, chunk, completion, hang, served
 
 CONFIG = """
@@ -119,6 +119,7 @@ def lose_when_running(state: State, fake: FakeEngine) -> None:
         (status(500), Failure.ERROR, "engine_error"),
         (status(502), Failure.BAD_GATEWAY, "engine_error"),
         (status(503), Failure.BUSY, "engine_busy"),
+        (status(500, {"error": {"message": STOPPING}}), Failure.STOPPING, "engine_stopping"),
         (status(504), Failure.GATEWAY_TIMEOUT, "engine_slow"),
         (status(401), Failure.KEY, "engine_key"),
         (status(302), Failure.GARBAGE, "engine_error"),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gateway.app import Gateway
 from gateway.config import parse
 from gateway.policy.balance import Fitness
-from gateway.wire.vllm import speculative_object
+from gateway.wire.vllm import STOPPING, speculative_object
 from tests.conftest import Fleeting, fleet
 from tests.support import (
     USAGE,
@@ -563,6 +563,18 @@ class TestRetries:
             reply = await served_fleet.http.post(CHAT, json=chat())
             assert (reply.status_code, reply.json()["error"]["code"]) == (502, "engine_died")
             assert sum(served_fleet.took()) == 2
+
+    async def test_engines_that_shut_down_are_passed_over_however_many(self) -> None:
+        async def stopping(engine: FakeEngine, request: Any, send: _Sender) -> None:
+            await send.json({"error": {"message": STOPPING, "code": 500}}, 500)
+
+        async with fleet(4, "retry: {budget: 0}") as served_fleet:
+            for engine in served_fleet.engines[:3]:
+                engine.behave = stopping
+            for _ in range(5):
+                reply = await served_fleet.http.post(CHAT, json=chat())
+                assert reply.status_code == 200
+            assert all(took <= 1 for took in served_fleet.took()[:3])
 
     async def test_nothing_is_retried_where_the_configuration_says_so(self) -> None:
         async with fleet(2, "retry: {per_request: 0}") as served_fleet:

@@ -359,6 +359,25 @@ class TestFailures:
         world.now += 1
         world.take()
 
+    def test_one_that_shuts_down_gets_a_single_trial_now_and_then(self) -> None:
+        world = World(engines=[PLAIN])
+        world.state.blame(world.take(), Failure.STOPPING)
+        for _ in range(3):
+            world.now += 9.9
+            assert world.refused() is Fitness.RESTING
+            world.now += 0.2
+            trial = world.take()
+            assert world.refused() is Fitness.RESTING
+            world.state.blame(trial, Failure.STOPPING)
+
+    def test_one_that_shut_down_and_was_down_is_another_process(self) -> None:
+        world = World(engines=[PLAIN])
+        world.state.blame(world.take(), Failure.STOPPING)
+        world.state.mark(PLAIN.name, up=False)
+        assert world.refused() is Fitness.DOWN
+        world.state.mark(PLAIN.name, up=True)
+        world.take()
+
     def test_one_that_goes_on_refusing_is_only_tried_however_many_wait(self) -> None:
         world = World(CONFIG.replace("max_load: 4", "max_load: 100"), [PLAIN])
         world.state.blame(world.take(), Failure.BUSY)

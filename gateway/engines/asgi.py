@@ -16,7 +16,9 @@ from starlette.responses import JSONResponse
 from gateway.errors import BodyTooLarge, GatewayError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Coroutine
+    from types import FrameType
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -39,8 +41,41 @@ class Raw:
         await self._call(scope, receive, send)
 
 
-def make_server(app: ASGIApp, *, host: str, port: int) -> uvicorn.Server:
-    """Make a server that ends on SIGTERM or SIGINT; what is in flight then has DRAIN_SECONDS."""
+class _Draining(uvicorn.Server):
+    """Between the signal and the end it goes on listening, as vLLM does, for as long as `drain` takes."""
+
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._ending: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._ending = self._ending or self._loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        await self._drain()
+        self.should_exit = True
+
+
+def make_server(
+    app: ASGIApp, *, host: str, port: int, drain: Callable[[], Coroutine[Any, Any, None]] | None = None
+) -> uvicorn.Server:
+    """Make a server that ends on SIGTERM or SIGINT.
+
+    Args:
+        app: what it serves.
+        host: where it listens.
+        port: likewise.
+        drain: what it does first, while it still listens; when that has returned it ends as soon as all
+            connections have. Without it it listens no more, and what is in flight has DRAIN_SECONDS.
+    """
     config = uvicorn.Config(
         app,
         host=host,
@@ -51,8 +86,10 @@ def make_server(app: ASGIApp, *, host: str, port: int) -> uvicorn.Server:
         access_log=False,
         log_config=None,
         timeout_keep_alive=5,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
+        timeout_graceful_shutdown=None if drain else DRAIN_SECONDS,
     )
+    if drain:
+        return _Draining(config, drain)
     # uvicorn raises the signal again once it has stopped; by then there is nothing left to do.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))

@@ -25,6 +25,7 @@ class Failure(StrEnum):
         CONNECT_TIMEOUT: no connection in time.
         DIED: closed or broken off before the first byte.
         LOST: the engine was found hung or gone while the request waited for its first byte.
+        STOPPING: the engine shuts down, and refused the request unseen.
         BUSY: the engine's own 503.
         BAD_GATEWAY: its own 502.
         GATEWAY_TIMEOUT: its own 504.
@@ -39,6 +40,7 @@ class Failure(StrEnum):
     CONNECT_TIMEOUT = auto()
     DIED = auto()
     LOST = auto()
+    STOPPING = auto()
     BUSY = auto()
     BAD_GATEWAY = auto()
     GATEWAY_TIMEOUT = auto()
@@ -63,6 +65,8 @@ _KINDS = {
     Failure.CONNECT_TIMEOUT: _Kind(True, True, Outcome.FAILURE),
     Failure.DIED: _Kind(True, True, Outcome.FAILURE),
     Failure.LOST: _Kind(True, True, Outcome.FAILURE),
+    # Nothing is wrong with an engine that is stopped.
+    Failure.STOPPING: _Kind(True, True, Outcome.NEUTRAL),
     # The engine said itself that it takes no more: it is well, and left alone for a moment by other means.
     Failure.BUSY: _Kind(True, False, Outcome.NEUTRAL),
     Failure.BAD_GATEWAY: _Kind(True, False, Outcome.FAILURE),
@@ -105,6 +109,11 @@ def blame(failure: Failure, *, others_agree: bool = False) -> Outcome:
     if failure is Failure.ERROR and others_agree:
         return Outcome.FAILURE
     return _KINDS[failure].outcome
+
+
+def was_seen(failure: Failure) -> bool:
+    """Whether the engine has got to see the request; where it has not, no document is to blame."""
+    return failure not in (Failure.UNREACHABLE, Failure.STOPPING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +192,9 @@ def may_retry(
 
     Args:
         failure: what went wrong with the last attempt.
-        attempts: made so far, the failed one included.
+        attempts: made so far that an engine has seen (`was_seen`), the failed one included.
         per_request: retries that one request may have, whatever the failure: a document that kills engines
-            must not tour the fleet.
+            must not tour the fleet. None at all where it is 0.
         seconds_left: until the request's deadline.
         budget: what all requests share; an engine's death is exempt from it.
         now: the time.
@@ -193,7 +202,7 @@ def may_retry(
     kind = _KINDS[failure]
     if not kind.retried:
         return Decision(False, Verdict.FINAL, budget)
-    if attempts > per_request:
+    if max(attempts, 1) > per_request:
         return Decision(False, Verdict.REPEATED, budget)
     if seconds_left <= 0:
         return Decision(False, Verdict.LATE, budget)

@@ -44,6 +44,9 @@ _HISTOGRAM_HELP = {
 
 # More positions than any engine drafts, and a bound to the series that one can cause.
 _MAX_POSITIONS = 128
+# What 0.32 answers with a 500, at once, to whatever it is sent after SIGTERM, while it drains and is healthy:
+# the executor that prepares requests is the first thing it shuts down. The words are Python's.
+STOPPING = "cannot schedule new futures after shutdown"
 # It starts with literal bytes, which the search finds many times faster than a line's start.
 _SAMPLE = re.compile(
     rb"\nvllm:(num_requests_running|num_requests_waiting|engine_sleep_state|prompt_tokens_total"
@@ -336,6 +339,11 @@ def error_body(status: int, message: str, param: str | None = None) -> bytes:
         "code": status,
     }
     return msgspec.json.encode({"error": error})
+
+
+def is_stopping(message: str) -> bool:
+    """Whether an error says that the engine is on its way out: it ends what it has, and takes nothing new."""
+    return STOPPING in message
 
 
 def _finite(text: bytes) -> float:

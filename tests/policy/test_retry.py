@@ -16,9 +16,10 @@ from gateway.policy.retry import (
     blame,
     failure_of,
     may_retry,
+    was_seen,
 )
 
-DEATHS = {Failure.UNREACHABLE, Failure.CONNECT_TIMEOUT, Failure.DIED, Failure.LOST}
+DEATHS = {Failure.UNREACHABLE, Failure.CONNECT_TIMEOUT, Failure.DIED, Failure.LOST, Failure.STOPPING}
 RETRIED = DEATHS | {Failure.BUSY, Failure.BAD_GATEWAY, Failure.GATEWAY_TIMEOUT, Failure.GARBAGE}
 FULL = Budget(0.1)
 EMPTY = Budget(0.1, level=0.0, updated_at=50.0)
@@ -47,6 +48,7 @@ def test_nothing_is_retried_once_a_byte_is_out_or_time_or_retries_are_up(failure
     for change, reason in (
         ({"attempts": 2}, Verdict.REPEATED),
         ({"per_request": 0}, Verdict.REPEATED),
+        ({"attempts": 0, "per_request": 0}, Verdict.REPEATED),
         ({"seconds_left": 0.0}, Verdict.LATE),
     ):
         decision = decided(failure, **change)
@@ -64,6 +66,12 @@ def test_only_the_death_of_an_engine_is_retried_beyond_the_budget(failure: Failu
     assert decision.budget == budget
 
 
+def test_an_engine_that_took_no_connection_or_was_stopped_has_not_seen_the_request() -> None:
+    unseen = {failure for failure in Failure if not was_seen(failure)}
+    assert unseen == {Failure.UNREACHABLE, Failure.STOPPING}
+    assert decided(Failure.STOPPING, attempts=0).retry
+
+
 def test_a_retry_costs_one_and_a_death_nothing() -> None:
     assert decided(Failure.BUSY).budget.remaining(50) == CAP - 1
     assert decided(Failure.DIED).budget.remaining(50) == CAP
@@ -71,7 +79,7 @@ def test_a_retry_costs_one_and_a_death_nothing() -> None:
 
 @pytest.mark.parametrize("failure", Failure)
 def test_the_engine_is_blamed_for_what_is_its_own(failure: Failure) -> None:
-    neutral = {Failure.BUSY, Failure.ERROR}
+    neutral = {Failure.BUSY, Failure.ERROR, Failure.STOPPING}
     assert blame(failure) is (Outcome.NEUTRAL if failure in neutral else Outcome.FAILURE)
 
 

@@ -19,6 +19,7 @@ from gateway.wire.vllm import (
     Histogram,
     Simulated,
     error_body,
+    is_stopping,
     metrics_page,
     read_metrics,
     read_speculation,
@@ -441,3 +442,8 @@ def test_an_engine_tells_its_version() -> None:
 def test_what_is_no_version_is_refused(page: bytes) -> None:
     with pytest.raises(ValueError, match="not a vLLM version page"):
         read_version(page)
+
+
+def test_tells_an_engine_that_shuts_down_from_one_that_failed() -> None:
+    assert is_stopping("cannot schedule new futures after shutdown")
+    assert not is_stopping("Failed to load image: cannot identify image file")

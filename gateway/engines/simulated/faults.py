@@ -32,7 +32,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             or written. `die`: the process ends at once. `die_mid_stream`: connections are cut after
             `after_tokens`. `garbage`: 200 with a body that is no answer. `unavailable`: 503, as from a paused
             engine. `not_ready`: /health is 503. `reset_counters`: as after a restart, once. `sleep`: asleep,
-            requests wait. `drain`: new requests get 503, those in flight are finished.
+            requests wait. `drain`: as after SIGTERM, new requests get a 500, those in flight
+            are finished.
         probability: share of requests that it hits (die_mid_stream, garbage, unavailable).
         after_tokens: see die_mid_stream.
         factor: see slow.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import random
@@ -16,6 +17,7 @@ from starlette.routing import Route
 
 from gateway import __version__
 from gateway.engines.asgi import (
+    DRAIN_SECONDS,
     Raw,
     answer_while_connected,
     make_server,
@@ -33,7 +35,7 @@ from gateway.engines.simulated.requests import parse
 from gateway.engines.simulated.runner import Runner
 from gateway.errors import GatewayError, Unavailable
 from gateway.policy.sorting import SortRules
-from gateway.wire.vllm import Simulated, error_body, metrics_page, speculative_object
+from gateway.wire.vllm import STOPPING, Simulated, error_body, metrics_page, speculative_object
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -93,6 +95,23 @@ class SimulatedEngine:
         self._answering = asyncio.Event()
         self._answering.set()
         self._started = int(time.time())
+        self._stopping = False
+        self._open = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def drain(self, within_s: float) -> None:
+        """Refuse what is new, and return when what is there has been answered.
+
+        What has not been within this time gets nothing any more, be it an end: vLLM kills its engine's
+        process, and leaves the clients of its server waiting.
+        """
+        self._stopping = True
+        try:
+            async with asyncio.timeout(within_s):
+                await self._idle.wait()
+        except TimeoutError:
+            self._runner.pause()
 
     def app(self) -> ASGIApp:
         """Build the ASGI application."""
@@ -197,7 +216,9 @@ class SimulatedEngine:
             request = parse(
                 body, chat=chat, model=self._model, rules=self._rules, speculative=self._speculative
             )
-            if self._hits("unavailable", luck) or self._fault.kind == "drain":
+            if self._stopping or self._fault.kind == "drain":
+                raise GatewayError(STOPPING)
+            if self._hits("unavailable", luck):
                 raise Unavailable("The simulated engine takes no requests now.")
         except GatewayError as error:
             await send_whole(send, error.status, error_body(error.status, error.message, error.param))
@@ -214,10 +235,15 @@ class SimulatedEngine:
             f"simulated-{self._fit.name}",
         )
         job = self._runner.submit(request)
+        self._open += 1
+        self._idle.clear()
         try:
             await (self._stream if request.stream else self._whole)(reply, job, luck, send)
         finally:
             self._runner.leave(job)
+            self._open -= 1
+            if not self._open:
+                self._idle.set()
 
     async def _stream(self, reply: Reply, job: Job, luck: float, send: Send) -> None:
         await send_start(send, 200, b"text/event-stream; charset=utf-8")
@@ -261,10 +287,11 @@ def main(
     time_scale: float = 1.0,
     seed: int = 0,
     per_request: bool = True,
+    shutdown_timeout: float = DRAIN_SECONDS,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; what is in flight then has `asgi.DRAIN_SECONDS`.
+    """Serve until SIGTERM or SIGINT; what is in flight then has `shutdown_timeout` seconds.
 
-    The arguments are SimulatedEngine's, and where to listen.
+    The other arguments are SimulatedEngine's, and where to listen.
 
     Raises:
         ValueError: a depth or schedule that `model.Depths` refuses.
@@ -279,4 +306,5 @@ def main(
         seed=seed,
         per_request=per_request,
     )
-    make_server(engine.app(), host=host, port=port).run()
+    drain = functools.partial(engine.drain, shutdown_timeout)
+    make_server(engine.app(), host=host, port=port, drain=drain).run()
