@@ -71,13 +71,13 @@ def check(rendering: Rendering) -> Iterator[Problem]:
                 "a secret has no place in a rendering: `kubectl create secret` makes it",
             )
     for config_map in rendering.of("ConfigMap"):
-        size = sum(
+        held = sum(
             len(key) + len(value.encode())
             for section in ("data", "binaryData")
             for key, value in at(config_map, section).items()
         )
-        if size > _CONFIG_MAP_BYTES:
-            yield Problem(name_of(config_map), "data", f"{size} bytes; a ConfigMap holds {_CONFIG_MAP_BYTES}")
+        if held > _CONFIG_MAP_BYTES:
+            yield Problem(name_of(config_map), "data", f"{held} bytes; a ConfigMap holds {_CONFIG_MAP_BYTES}")
     found: list[Served] = []
     for config_map in rendering.of("ConfigMap"):
         if ROUTES in at(config_map, "data"):
@@ -404,8 +404,8 @@ def _in_front(rendering: Rendering, served: Served) -> Iterator[Problem]:
                 continue
             for key in ("request", "backendRequest"):
                 told = at(rule, "timeouts", key) or None
-                seconds = math.inf if told is None and key == "backendRequest" else _seconds(told)
-                if seconds < served.life_s:
+                unset = told is None and key == "backendRequest"
+                if not unset and seconds(told) < served.life_s:
                     yield Problem(
                         name_of(route),
                         f"spec.rules[{index}].timeouts.{key}",
@@ -416,8 +416,7 @@ def _in_front(rendering: Rendering, served: Served) -> Iterator[Problem]:
 def _nginx(ingress: Document, served: Served) -> Iterator[Problem]:
     annotations = at(ingress, "metadata", "annotations")
     key = f"{_NGINX}proxy-body-size"
-    size = _bytes(str(annotations.get(key, "1m")))
-    if size < served.config.limits.body_bytes:
+    if size(str(annotations.get(key, "1m"))) < served.config.limits.body_bytes:
         yield Problem(
             name_of(ingress),
             f"metadata.annotations[{key}]",
@@ -433,7 +432,7 @@ def _nginx(ingress: Document, served: Served) -> Iterator[Problem]:
         )
 
 
-def _bytes(text: str) -> float:
+def size(text: str) -> float:
     """Read nginx's size, such as 32m; 0 is no limit."""
     found = re.fullmatch(r"([0-9]+)([kKmMgG]?)", text)
     if found is None:
@@ -441,7 +440,7 @@ def _bytes(text: str) -> float:
     return int(found[1]) * 1024 ** " kmg".index(found[2].lower() or " ") or math.inf
 
 
-def _seconds(text: str | None) -> float:
+def seconds(text: str | None) -> float:
     """Read the Gateway API's duration, such as 1h30m; 0s is no limit, and none given counts as none."""
     parts = _DURATION.findall(text or "")
     total = sum(int(number) * {"h": 3600, "m": 60, "s": 1, "ms": 0.001}[unit] for number, unit in parts)
