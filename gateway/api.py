@@ -71,7 +71,7 @@ def create_api(
     )
     api.add_middleware(Headers, state=state)
     for path in COMPLETIONS:
-        api.router.routes.append(Route(path, Completions(path, dispatcher), methods=["POST"]))
+        api.router.routes.append(Route(path, Completions(path, state, dispatcher), methods=["POST"]))
 
     @api.get("/health")
     async def health() -> dict[str, str]:
@@ -156,8 +156,9 @@ class Headers:
 class Completions:
     """A completion endpoint as plain ASGI: FastAPI's request handling would cost more than the proxying."""
 
-    def __init__(self, path: str, dispatcher: Callable[[], Dispatcher]) -> None:
+    def __init__(self, path: str, state: State, dispatcher: Callable[[], Dispatcher]) -> None:
         self._path = path
+        self._state = state
         self._dispatcher = dispatcher
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -169,6 +170,7 @@ class Completions:
             read=exchange.read,
             route_header=_header(scope, b"x-ocr-route"),
             content_type=_header(scope, b"content-type") or "",
+            kept=scope["client"] in self._state.kept,
         )
         try:
             async with self._dispatcher().dispatch(call) as reply:

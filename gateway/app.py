@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import random
 import resource
+import select
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.api import create_api
 from gateway.client import EngineClient
@@ -33,7 +35,7 @@ from gateway.vision import Vision
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Collection, Coroutine
     from pathlib import Path
     from types import FrameType
 
@@ -48,6 +50,8 @@ _VISION_THREADS = 2
 # What is left of connections once the last request has been answered: the end of its sending.
 _LAST_BYTES_S = 5
 _LOOK_S = 0.05
+# Without lingering, too, a client that has just been answered gets time to ask again where it is heard.
+_PATIENCE_S = 0.5
 _OPEN_FILES = 65536
 
 
@@ -101,18 +105,25 @@ class Gateway:
         if self._reloader:
             self._reloader.ask()
 
-    async def drain(self, *, linger: bool) -> None:
+    async def drain(self, connections: Connections, *, linger: bool) -> None:
         """Return once work has ended: taken for `linger_s` more, then finished within `drain_s`."""
         server = self.state.fleet.config.server
         self.state.closing = True
-        if linger and server.linger_s:
-            log.info("stopping: work is taken for another %g s", server.linger_s)
-            await asyncio.sleep(server.linger_s)
+        linger_s = server.linger_s if linger else 0
+        patience_s = max(linger_s, _PATIENCE_S)
+        end = time.monotonic() + linger_s
+        if linger_s:
+            log.info("stopping: work is taken for another %g s", linger_s)
+        while (left := end - time.monotonic()) > 0:
+            connections.close_idle(time.monotonic(), patience_s)
+            await asyncio.sleep(min(left, _LOOK_S))
+        self.state.kept = connections.close_idle(time.monotonic(), patience_s)
         self.state.draining = True
         end = time.monotonic() + server.drain_s
-        while self.state.open:
+        while connections.close_idle(time.monotonic(), patience_s) or self.state.open:
             if time.monotonic() > end:
-                log.warning("stopping: %d requests are broken off (server.drain_s)", self.state.open)
+                if self.state.open:
+                    log.warning("stopping: %d requests are broken off (server.drain_s)", self.state.open)
                 return
             await asyncio.sleep(_LOOK_S)
 
@@ -220,6 +231,45 @@ def allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+class Connections:
+    """A server's connections while it stops: none is closed while its client may be about to use it.
+
+    All answers tell their clients to close, but for those that began before the stop. So a connection that is
+    not closed by its answer stays until it has been idle for as long as its client may keep it.
+    """
+
+    def __init__(self, connections: Collection[object]) -> None:
+        """Watch connections.
+
+        Args:
+            connections: uvicorn's set of those that are open.
+        """
+        self._open = connections
+        self._idle_since: dict[HttpToolsProtocol, float] = {}
+
+    def close_idle(self, now: float, patience_s: float) -> frozenset[tuple[str, int]]:
+        """Close those that have been idle for so long; return the clients of the others, by host and port.
+
+        One with unread bytes is not idle: they are a request.
+        """
+        connections = [one for one in self._open if isinstance(one, HttpToolsProtocol)]
+        self._idle_since = {
+            one: self._idle_since.get(one, now)
+            for one in connections
+            if one.cycle is None or one.cycle.response_complete
+        }
+        for one, since in self._idle_since.items():
+            if now - since >= patience_s and not _unread(one.transport):
+                one.shutdown()
+        return frozenset(one.client for one in connections if one.client and not one.transport.is_closing())
+
+
+def _unread(transport: asyncio.Transport) -> bool:
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class _Server(uvicorn.Server):
     """A server that drains the gateway before it stops; a second signal stops it at once."""
 
@@ -244,7 +294,7 @@ class _Server(uvicorn.Server):
         self._stopping = self._stopping or asyncio.get_running_loop().create_task(self._drain(linger))
 
     async def _drain(self, linger: bool) -> None:
-        await self._gateway.drain(linger=linger)
+        await self._gateway.drain(Connections(self.server_state.connections), linger=linger)
         self.should_exit = True
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
-# Far more than any timeoutSeconds: a machine that is too busy for all these processes is not what is rehearsed.
+# More than any timeoutSeconds: that a machine is too busy for all these processes is not what is rehearsed.
 _PROBE_TIMEOUT_S = 60
 
 
