@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import openai
 import pytest
+import uvicorn
 
 from bench.serving import ROOT, SHARED, serve
-from gateway.app import Gateway, allow_many_connections, background
+from gateway.app import Connections, Gateway, allow_many_connections, background
 from gateway.config import load, parse
 from gateway.model import Engine
 from tests.support import FakeEngine, answer, chat, chunk, data_url, encoded, hang, picture, served, until
@@ -266,6 +267,68 @@ async def test_a_request_that_is_still_being_received_is_answered_too(tmp_path: 
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         assert await asyncio.to_thread(running.process.wait, 30) == 0
         writer.close()
+
+
+def raw(**members: Any) -> bytes:
+    """A request as it goes over a connection that is kept."""
+    body = json.dumps(chat(**members)).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def test_no_connection_is_shut_that_a_client_may_be_about_to_use(tmp_path: Path) -> None:
+    paused = Paused()
+    engine = FakeEngine(paused)
+    async with (
+        served(engine) as url,
+        life(tmp_path / "routes.yaml", url) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=30) as http,
+    ):
+        port = httpx.URL(running.url).port
+        idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", port)
+        idle_writer.write(raw())
+        assert (await idle_reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(raw(stream=True))
+        assert b"close" not in await reader.readuntil(b"\r\n\r\n")
+        running.process.send_signal(signal.SIGTERM)
+        while (refused := await http.post(CHAT, json=chat())).status_code == 200:
+            pass
+        assert refused.json()["error"]["code"] == "shutting_down"
+        assert b"hello world" in await idle_reader.read()  # to its end: a client sees that it is closed
+        writer.write(raw())  # could not be told to go elsewhere
+        paused.go_on.set()
+        rest = await reader.read()
+        assert rest.count(b"data: ") == 3
+        (head,) = (part for part in rest.split(b"\r\n\r\n") if b"HTTP/1.1 " in part)
+        assert b"HTTP/1.1 200 " in head
+        assert b"connection: close" in head
+        assert await asyncio.to_thread(running.process.wait, 30) == 0
+        writer.close()
+        idle_writer.close()
+
+
+async def test_a_connection_is_idle_when_nothing_has_come_for_a_while() -> None:
+    server = uvicorn.Server(
+        uvicorn.Config(FakeEngine(), port=0, http="httptools", log_config=None, access_log=False)
+    )
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    connections = Connections(server.server_state.connections)
+    reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname())
+    ours = frozenset({writer.get_extra_info("sockname")})
+    await until(lambda: connections.close_idle(0, 10) == ours)
+    writer.write(raw())
+    assert b"200 OK" in await reader.readuntil(b"world")
+    await until(lambda: connections.close_idle(9, 10) == ours)
+    writer.write(raw())
+    assert connections.close_idle(30, 10) == ours  # it has been sent, and not been read
+    assert b"200 OK" in await reader.readuntil(b"world")
+    await until(lambda: not connections.close_idle(30, 10))
+    assert b"HTTP" not in await reader.read()
+    writer.close()
+    server.should_exit = True
+    await serving
 
 
 async def test_what_outlasts_the_drain_limit_is_broken_off(tmp_path: Path) -> None:
