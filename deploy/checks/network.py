@@ -141,7 +141,11 @@ def _budgets(rendering: Rendering) -> Iterator[Problem]:
         yield from _one_workload(rendering, budget, "spec.selector", selector)
         for pod in rendering.selected(selector, namespace_of(budget)):
             replicas = fewest(rendering, pod)
-            if replicas and evictable(at(budget, "spec"), replicas) < 1:
+            allowed = evictable(at(budget, "spec"), replicas)
+            if replicas > 1 and allowed >= replicas:
+                text = f"lets all {replicas} pods of {pod.name} go at once; maxUnavailable: 1 lets one go"
+                yield Problem(name_of(budget), "spec", text)
+            if replicas and allowed < 1:
                 yield Problem(
                     name_of(budget),
                     "spec",
@@ -201,6 +205,7 @@ def _policies(rendering: Rendering) -> Iterator[Problem]:
                 f"no NetworkPolicy selects its pods for Ingress ({told(pod.labels)}): everyone reaches them",
             )
         yield from _egress(rendering, pod, [policy for policy in own if "Egress" in _directions(policy)])
+        yield from _entry(rendering, pod, [policy for policy in own if "Ingress" in _directions(policy)])
 
 
 def _directions(policy: Document) -> list[str]:
@@ -278,7 +283,7 @@ def wanted(selector: Mapping[str, Any]) -> dict[str, set[str]]:
     found = {key: {value} for key, value in (selector.get("matchLabels") or {}).items()}
     for wish in selector.get("matchExpressions") or ():
         if wish["operator"] == "In":
-            values = set(wish["values"])
+            values = set(wish.get("values") or ())
             found[wish["key"]] = found.get(wish["key"], values) & values
     return found
 
@@ -313,6 +318,27 @@ def _egress(rendering: Rendering, pod: Pod, policies: Iterable[Document]) -> Ite
             )
 
 
+def _entry(rendering: Rendering, pod: Pod, policies: Iterable[Document]) -> Iterator[Problem]:
+    """Where policies close what comes to a pod, one must let in who has to reach it."""
+    rules = [
+        rule
+        for policy in policies
+        for rule in at(policy, "spec", "ingress") or ()
+        if _opens(rule, {*pod.ports, *pod.ports.values()}, "TCP")
+    ]
+    where = "spec.template.metadata.labels"
+    if pod.component == GATEWAY and policies and not any(rule.get("from") for rule in rules):
+        yield Problem(pod.name, where, "its NetworkPolicies let nobody in to its ports")
+    if pod.component == ENGINE and policies:
+        for sender in rendering.pods:
+            if (
+                sender.component in _SENDERS
+                and sender.namespace == pod.namespace
+                and not any(_leads_to(rule, sender, "from") for rule in rules)
+            ):
+                yield Problem(pod.name, where, f"its NetworkPolicies do not let {sender.name} in")
+
+
 def _opens(rule: Mapping[str, Any], ports: set[Any], protocol: str) -> bool:
     own = rule.get("ports")
     return not own or any(
@@ -321,8 +347,8 @@ def _opens(rule: Mapping[str, Any], ports: set[Any], protocol: str) -> bool:
     )
 
 
-def _leads_to(rule: Mapping[str, Any], pod: Pod) -> bool:
-    peers = rule.get("to")
+def _leads_to(rule: Mapping[str, Any], pod: Pod, key: str = "to") -> bool:
+    peers = rule.get(key)
     return not peers or any(
         "podSelector" in peer and matches(peer["podSelector"], pod.labels) for peer in peers
     )
@@ -335,7 +361,7 @@ def _monitors(rendering: Rendering) -> Iterator[Problem]:
             for space in _watched(rendering, monitor)
             for pod in rendering.selected(at(monitor, "spec", "selector"), space)
         ]
-        yield from _watches(rendering, monitor, pods)
+        yield from _watches(rendering, monitor, pods, "podMetricsEndpoints")
         for index, endpoint in enumerate(at(monitor, "spec", "podMetricsEndpoints") or ()):
             port = endpoint.get("port", endpoint.get("portNumber", endpoint.get("targetPort")))
             for pod in pods:
@@ -352,7 +378,7 @@ def _monitors(rendering: Rendering) -> Iterator[Problem]:
             if namespace_of(service) in _watched(rendering, monitor)
             and matches(at(monitor, "spec", "selector"), at(service, "metadata", "labels"))
         ]
-        yield from _watches(rendering, monitor, services)
+        yield from _watches(rendering, monitor, services, "endpoints")
         for index, endpoint in enumerate(at(monitor, "spec", "endpoints") or ()):
             for service in services:
                 ports = [port.get("name") for port in at(service, "spec", "ports") or ()]
@@ -364,7 +390,11 @@ def _monitors(rendering: Rendering) -> Iterator[Problem]:
                     )
 
 
-def _watches(rendering: Rendering, monitor: Document, found: Iterable[object]) -> Iterator[Problem]:
+def _watches(
+    rendering: Rendering, monitor: Document, found: Iterable[object], endpoints: str
+) -> Iterator[Problem]:
+    if not at(monitor, "spec", endpoints):
+        yield Problem(name_of(monitor), f"spec.{endpoints}", "is empty: nothing is read")
     if not found:
         selector = at(monitor, "spec", "selector")
         yield Problem(
@@ -393,7 +423,14 @@ def _backends(rendering: Rendering) -> Iterator[Problem]:
                     rendering, ingress, where, service.get("name"), port.get("name", port.get("number"))
                 )
     for route in rendering.of("HTTPRoute"):
+        for key in ("parentRefs", "rules"):
+            if not at(route, "spec", key):
+                yield Problem(name_of(route), f"spec.{key}", "is empty: nothing comes through")
         for index, rule in enumerate(at(route, "spec", "rules") or ()):
+            if not rule.get("backendRefs") and not rule.get("filters"):
+                yield Problem(
+                    name_of(route), f"spec.rules[{index}].backendRefs", "is empty: it leads nowhere"
+                )
             for number, backend in enumerate(rule.get("backendRefs") or ()):
                 where = f"spec.rules[{index}].backendRefs[{number}]"
                 yield from _backend(rendering, route, where, backend.get("name"), backend.get("port"))

@@ -36,6 +36,7 @@ _PATHS = {
     GATEWAY: {"startupProbe": "/health", "livenessProbe": "/health", "readinessProbe": "/ready"},
     ENGINE: {"startupProbe": "/health", "livenessProbe": "/health", "readinessProbe": "/health"},
 }
+_ACTIONS = ("httpGet", "tcpSocket", "grpc", "exec")
 _UNITS = {
     **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
@@ -52,6 +53,8 @@ def check(rendering: Rendering) -> Iterator[Problem]:
         yield from _security(rendering, pod)
         yield from _spread(pod)
         yield from _references(rendering, pod)
+        if not pod.spec.get("containers"):
+            yield Problem(pod.name, f"{pod.path}.containers", "is empty")
         for container in pod.containers:
             yield from _container(pod, container)
             if pod.serves and (not container.init or container.sidecar):
@@ -72,6 +75,8 @@ def _security(rendering: Rendering, pod: Pod) -> Iterator[Problem]:
             yield Problem(pod.name, f"{pod.path}.{key}", "is true; nothing here needs the host's")
     for volume in pod.spec.get("volumes") or ():
         where = f"{pod.path}.volumes[{volume.get('name')}]"
+        if len(volume) != 2:
+            yield Problem(pod.name, where, "must have one source, such as emptyDir: {}")
         if kinds := volume.keys() - {"name"} - _VOLUMES:
             yield Problem(
                 pod.name, where, f"{', '.join(sorted(kinds))}: not allowed by the restricted profile"
@@ -162,7 +167,9 @@ def _probes(pod: Pod, container: Container) -> Iterator[Problem]:
         if not probe:
             yield Problem(pod.name, where, "is missing")
             continue
-        for action in ("httpGet", "tcpSocket", "grpc"):
+        if sum(key in probe for key in _ACTIONS) != 1:
+            yield Problem(pod.name, where, f"must have one of {', '.join(_ACTIONS)}")
+        for action in _ACTIONS:
             port = at(probe, action, "port")
             if port == {}:
                 continue
@@ -173,7 +180,7 @@ def _probes(pod: Pod, container: Container) -> Iterator[Problem]:
                     pod.name, f"{where}.{action}.port", f"no port {port} in this container; it has {ports}"
                 )
         wanted = _PATHS.get(pod.component, {}).get(kind)
-        if wanted and at(probe, "httpGet", "path") not in ({}, wanted):
+        if wanted and at(probe, "httpGet", "path") != wanted:
             yield Problem(pod.name, f"{where}.httpGet.path", f"must be {wanted}")
     startup = container.spec.get("startupProbe") or {}
     allowed_s = startup.get("failureThreshold", 3) * startup.get("periodSeconds", 10)
@@ -218,7 +225,7 @@ def _references(rendering: Rendering, pod: Pod) -> Iterator[Problem]:
             yield from _reference(rendering, pod, where, "PersistentVolumeClaim", {"name": claim}, ())
     for container in pod.containers:
         yield from _variables(rendering, pod, container)
-        yield from _mounts(pod, container)
+    yield from _mounts(pod)
 
 
 def _variables(rendering: Rendering, pod: Pod, container: Container) -> Iterator[Problem]:
@@ -226,7 +233,7 @@ def _variables(rendering: Rendering, pod: Pod, container: Container) -> Iterator
         where = f"{container.where}.env[{name}]"
         for key, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
             if reference := at(variable, "valueFrom", key):
-                yield from _reference(rendering, pod, where, kind, reference, [reference["key"]])
+                yield from _reference(rendering, pod, where, kind, reference, [reference.get("key", "")])
     for index, source in enumerate(container.spec.get("envFrom") or ()):
         where = f"{container.where}.envFrom[{index}]"
         for key, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
@@ -234,16 +241,22 @@ def _variables(rendering: Rendering, pod: Pod, container: Container) -> Iterator
                 yield from _reference(rendering, pod, where, kind, reference, ())
 
 
-def _mounts(pod: Pod, container: Container) -> Iterator[Problem]:
-    volumes = {volume["name"] for volume in pod.spec.get("volumes") or ()}
-    volumes |= {claim["metadata"]["name"] for claim in at(pod.owner, "spec", "volumeClaimTemplates") or ()}
-    for mount in container.spec.get("volumeMounts") or ():
-        if mount["name"] not in volumes:
-            yield Problem(
-                pod.name,
-                f"{container.where}.volumeMounts[{mount['name']}]",
-                f"no volume of this name; there are {', '.join(sorted(volumes)) or 'none'}",
-            )
+def _mounts(pod: Pod) -> Iterator[Problem]:
+    volumes = {volume["name"]: f"{pod.path}.volumes" for volume in pod.spec.get("volumes") or ()}
+    for claim in at(pod.owner, "spec", "volumeClaimTemplates") or ():
+        volumes[str(at(claim, "metadata", "name") or "")] = "spec.volumeClaimTemplates"
+    mounted = set()
+    for container in pod.containers:
+        for mount in container.spec.get("volumeMounts") or ():
+            mounted.add(mount["name"])
+            if mount["name"] not in volumes:
+                yield Problem(
+                    pod.name,
+                    f"{container.where}.volumeMounts[{mount['name']}]",
+                    f"no volume of this name; there are {', '.join(sorted(volumes)) or 'none'}",
+                )
+    for name in volumes.keys() - mounted:
+        yield Problem(pod.name, f"{volumes[name]}[{name}]", "no container mounts it")
 
 
 def _reference(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import math
 import re
@@ -14,7 +16,8 @@ from urllib.parse import urlsplit
 
 from deploy.checks import autoscaling
 from deploy.checks.network import scalers
-from deploy.checks.objects import ENGINE, GATEWAY, POOL, Problem, at, name_of, namespace_of
+from deploy.checks.objects import ENGINE, GATEWAY, POOL, SWEEP, Problem, at, name_of, namespace_of
+from gateway.cli import _parser
 from gateway.config import EMBEDDED, load, require_safe
 from gateway.engine_args import arguments, environment
 from gateway.errors import ConfigError
@@ -82,6 +85,10 @@ def check(rendering: Rendering) -> Iterator[Problem]:
     for config_map in rendering.of("ConfigMap"):
         if ROUTES in at(config_map, "data"):
             yield from _routes(rendering, config_map, found)
+    for pod in rendering.pods:
+        if pod.component in (GATEWAY, SWEEP):
+            for container in pod.containers:
+                yield from _command(pod, container)
     for served in found:
         if served.pod.component == GATEWAY:
             yield from _gateway(rendering, served)
@@ -207,7 +214,9 @@ def _variables(container: Container) -> dict[str, str]:
         source = at(variable, "valueFrom", "secretKeyRef") or at(variable, "valueFrom", "configMapKeyRef")
         if source.get("optional"):
             continue
-        found[name] = f"{source['name']}/{source['key']}" if source else str(variable.get("value", ""))
+        found[name] = (
+            f"{source.get('name')}/{source.get('key')}" if source else str(variable.get("value", ""))
+        )
     return found
 
 
@@ -250,6 +259,31 @@ def _gateway(rendering: Rendering, served: Served) -> Iterator[Problem]:
                 f"{container.where}.image",
                 f"{image} has no embedded engine; the tag {'-embedded'!r} has",
             )
+
+
+def _command(pod: Pod, container: Container) -> Iterator[Problem]:
+    """The arguments of `ocr-gateway`, the image's entry point, are read by its own parser."""
+    if "command" in container.spec:
+        return
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            options = _parser().parse_args(container.args)
+    except SystemExit:
+        yield Problem(
+            pod.name, f"{container.where}.args", (said.getvalue().strip() or "no command").splitlines()[-1]
+        )
+        return
+    if pod.component == GATEWAY:
+        if container.args[0] != "serve":
+            yield Problem(pod.name, f"{container.where}.args[0]", f"{container.args[0]} must be serve")
+        elif options.host not in ("0.0.0.0", "::"):  # noqa: S104 - a pod's own addresses
+            yield Problem(
+                pod.name, f"{container.where}.args", f"--host {options.host} must be 0.0.0.0 (or ::)"
+            )
+        elif options.port not in container.ports.values():
+            text = f"--port {options.port} is none of the container's: {container.ports}"
+            yield Problem(pod.name, f"{container.where}.args", text)
 
 
 def _pre_stop(container: Container) -> int:
@@ -345,13 +379,33 @@ def _engine(served: Served, pool: str, engine: str, pod: Pod) -> Iterator[Proble
     yield from _engine_environment(config, settings, pod, container)
     if not any("/" in key for key in at(container.spec, "resources", "limits")):
         yield Problem(pod.name, f"{where}.resources.limits", "no GPU is asked for, such as nvidia.com/gpu: 1")
-    sleep, least = _pre_stop(container), math.ceil(ANSWERS * JITTER * config.polling.resolve_s) + DNS_CACHE_S
+    if pod.spec.get("enableServiceLinks") is not False:
+        yield Problem(
+            pod.name,
+            f"{pod.path}.enableServiceLinks",
+            "must be false: a Service called vllm would set VLLM_PORT, which vLLM reads, to an address",
+        )
+    yield from _engine_end(config, pod, container)
+
+
+def _engine_end(config: Config, pod: Pod, container: Container) -> Iterator[Problem]:
+    """Engines end when no gateway sends them work any more; the next one when gateways know the new one."""
+    where, resolve_s = container.where, config.polling.resolve_s
+    known_s = math.ceil(JITTER * resolve_s) + DNS_CACHE_S
+    if pod.owner["spec"].get("minReadySeconds", 0) < known_s:
+        yield Problem(
+            pod.name,
+            "spec.minReadySeconds",
+            f"{pod.owner['spec'].get('minReadySeconds', 0)} s; an update may go on when gateways know the "
+            f"new engine: {known_s} s, {JITTER} x resolve_s {resolve_s:g} + {DNS_CACHE_S} of DNS caches",
+        )
+    sleep, least = _pre_stop(container), math.ceil(ANSWERS * JITTER * resolve_s) + DNS_CACHE_S
     if sleep < least:
         yield Problem(
             pod.name,
             f"{where}.lifecycle.preStop.sleep.seconds",
             f"{sleep} s; gateways send work for up to {least} s more: {ANSWERS} x {JITTER} x resolve_s "
-            f"{config.polling.resolve_s:g} + {DNS_CACHE_S} of DNS caches",
+            f"{resolve_s:g} + {DNS_CACHE_S} of DNS caches",
         )
     shutdown = math.ceil(config.server.drain_s)
     grace, needed = (

@@ -168,7 +168,8 @@ class TestMonitors:
         ],
     )
     def test_they_lead_somewhere(self, kind: str, spec: dict[str, Any], problem: str) -> None:
-        monitor = of(kind, **{"selector": {"matchLabels": LABELS}, **spec})
+        whole = {"selector": {"matchLabels": LABELS}, "endpoints": [{"port": "http"}], **spec}
+        monitor = of(kind, **whole)
         found = [line for line in told(network.check, workload(), SERVICE, monitor) if line.startswith(kind)]
         assert bool(found) == bool(problem)
         assert all(line.startswith(f"{kind}/x: {problem}") for line in found)

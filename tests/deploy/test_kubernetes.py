@@ -232,6 +232,17 @@ MISTAKES = [
         "no PersistentVolumeClaim x",
     ),
     Mistake("no such volume", MTP3, f"{ENGINE} volumeMounts tmp name", "temp", "no volume of this name"),
+    Mistake(
+        "a probe of nothing", GATEWAY, f"{CONTAINER} readinessProbe httpGet", GONE, "must have one of httpGet"
+    ),
+    Mistake("a volume of nothing", MTP3, f"{POD} volumes tmp emptyDir", GONE, "must have one source"),
+    Mistake(
+        "a volume that nobody mounts", MTP3, f"{ENGINE} volumeMounts shm", GONE, "no container mounts it"
+    ),
+    Mistake(
+        "a cache that nobody mounts", MTP3, f"{ENGINE} volumeMounts cache", GONE, "no container mounts it"
+    ),
+    Mistake("no container", "Job/sweep", f"{POD} containers", [], "is empty"),
     # Who finds whom.
     Mistake(
         "a Service of nobody", "Service/ocr-gateway", f"spec selector {COMPONENT}", "gatewy", "matches no pod"
@@ -378,7 +389,63 @@ MISTAKES = [
         "baseline",
         "must be restricted",
     ),
+    Mistake(
+        "a budget that guards nothing",
+        "PodDisruptionBudget/ocr-gateway",
+        "spec maxUnavailable",
+        GONE,
+        "go at once",
+    ),
+    Mistake(
+        "no way in to engines",
+        "NetworkPolicy/vllm-mtp3",
+        "spec ingress",
+        [],
+        "do not let Deployment/ocr-gateway in",
+        MTP3,
+    ),
+    Mistake(
+        "no way in for the sweep",
+        "NetworkPolicy/vllm-mtp3",
+        "spec ingress 0 from 0 podSelector",
+        {"matchLabels": {COMPONENT: "gateway"}},
+        "do not let Job/sweep in",
+        MTP3,
+    ),
+    Mistake(
+        "no way in to the gateway", "NetworkPolicy/ocr-gateway", "spec ingress", [], "let nobody in", GATEWAY
+    ),
+    Mistake(
+        "a monitor of nothing", "PodMonitor/ocr-gateway", "spec podMetricsEndpoints", GONE, "nothing is read"
+    ),
+    Mistake("a route from nowhere", "HTTPRoute/ocr-gateway", "spec parentRefs", [], "nothing comes through"),
+    Mistake(
+        "a route that ends", "HTTPRoute/ocr-gateway", "spec rules 0 backendRefs", GONE, "it leads nowhere"
+    ),
     # The configuration, and everything in its light.
+    Mistake(
+        "an option that there is not",
+        GATEWAY,
+        f"{CONTAINER} args",
+        ["serve", "--prot=1", "--config=/etc/ocr-gateway/routes.yaml"],
+        "unrecognized arguments: --prot=1",
+    ),
+    Mistake("no option at all", GATEWAY, f"{CONTAINER} args", ["--version"], "no command"),
+    Mistake(
+        "another command of the image", GATEWAY, f"{CONTAINER} args 0", "check", "unrecognized arguments"
+    ),
+    Mistake(
+        "the pod's own address alone", GATEWAY, f"{CONTAINER} args 2", "--host=127.0.0.1", "must be 0.0.0.0"
+    ),
+    Mistake(
+        "a port that is none of the pod's",
+        GATEWAY,
+        f"{CONTAINER} args 3",
+        "--port=8001",
+        "--port 8001 is none",
+    ),
+    Mistake("engines with others' variables", MTP3, f"{POD} enableServiceLinks", GONE, "which vLLM reads"),
+    Mistake("an update in a hurry", MTP3, "spec minReadySeconds", 5, "5 s; an update may go on"),
     Mistake(
         "a broken routes.yaml", ROUTES, FILE, replaced("schedule:", "shedule:"), "did you mean 'schedule'"
     ),
