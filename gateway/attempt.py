@@ -43,6 +43,7 @@ _FAILURES = {
 }
 _BUSY = "the engine takes no more work now"
 _STOPPING = "the engine shuts down"
+_ABORTED = "the engine broke the request off"
 # Comments that keep a stream alive are held back until its first event, so many bytes of them.
 _HELD_BYTES = 64 * 1024
 
@@ -208,6 +209,8 @@ async def _begin(
             whole = openai.read_answer(body)
             if whole is None:
                 raise EngineFailed("the engine's answer is no completion", code="engine_garbage")
+            if whole.is_aborted:
+                raise EngineFailed(_ABORTED, code="engine_died")
             outturn.usage, outturn.speculation = whole.usage, whole.speculation
             outturn.account(lease)
         length, chunks = len(body), _once(body)
@@ -312,6 +315,8 @@ class _Events:
             self._end()  # clients leave once they have it
             return True
         chunk = openai.read_chunk(data)
+        if chunk.is_aborted:
+            raise EngineFailed(_ABORTED, code="engine_died")
         if chunk.has_output and self._outturn.first_token_at is None:
             self._outturn.first_token_at = time.perf_counter()
         if chunk.is_step:

@@ -28,6 +28,9 @@ pools: {p: {engines: [http://e], speculative_config: {method: mtp, num_speculati
 routes: {text: {}}
 breaker: {failures: 1}
 """
+# What vLLM makes of a request that reaches its engine when that is to stop.
+ABORTED = b'{"choices":[{"index":0,"delta":{},"message":{"content":""},"finish_reason":"abort"}]}'
+OPENING = b'{"choices":[{"index":0,"delta":{"role":"assistant"},"finish_reason":null}]}'
 TIMEOUTS = Timeouts(connect_s=2, first_event_s=5, idle_s=5, total_s=20)
 
 
@@ -75,6 +78,7 @@ async def tried(
     timeouts: Timeouts = TIMEOUTS,
     merged: bool = False,
     leave_at: bytes | None = None,
+    begun: asyncio.Event | None = None,
 ) -> Tried:
     fake, result = FakeEngine(behave), Tried()
     async with served(fake) as url, EngineClient() as client:
@@ -95,6 +99,8 @@ async def tried(
                     result.status = reply.status
                     async for part in reply.chunks:
                         result.body += part
+                        if begun:
+                            begun.set()
                         if leave_at and leave_at in result.body:
                             break
                     result.in_flight_at_the_end = state.snapshot().routes["text"].in_flight
@@ -134,6 +140,7 @@ def lose_when_running(state: State, fake: FakeEngine) -> None:
         (events({"error": {"message": "EngineCore", "code": 500}}), Failure.BAD_GATEWAY, "engine_error"),
         (events({"error": {"message": "at its limit", "code": 503}}), Failure.BUSY, "engine_busy"),
         (events(b": alive\n\n", end=False), Failure.DIED, "engine_died"),
+        (events(b"data: " + OPENING + b"\n\ndata: " + ABORTED + b"\n\n"), Failure.DIED, "engine_died"),
     ],
 )
 async def test_what_is_no_answer_fails_before_the_first_byte(
@@ -141,6 +148,30 @@ async def test_what_is_no_answer_fails_before_the_first_byte(
 ) -> None:
     result = await tried(behave)
     assert (result.failure, result.code, result.body) == (failure, code, b"")
+
+
+async def test_an_answer_that_the_engine_broke_off_is_none() -> None:
+    async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start()
+        await send.body(ABORTED, more=False)
+
+    result = await tried(behave, stream=False)
+    assert (result.failure, result.code) == (Failure.DIED, "engine_died")
+
+
+async def test_a_stream_that_the_engine_breaks_off_later_ends_with_an_error_event() -> None:
+    begun = asyncio.Event()
+
+    async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        await send.event(chunk("one"))
+        await begun.wait()
+        await send.body(b"data: " + ABORTED + b"\n\ndata: [DONE]\n\n", more=False)
+
+    result = await tried(behave, begun=begun)
+    assert json.loads(result.body.split(b"data: ")[-1])["error"]["code"] == "engine_died"
+    assert b"abort" not in result.body
+    assert (result.outturn.failed, result.sample) == (502, None)
 
 
 async def test_an_engine_found_hung_is_given_up_at_once() -> None:

@@ -21,6 +21,9 @@ _PASSED_PARTS = frozenset((None, "text", "image_url", "refusal", "thinking"))
 # More elements than any request has that a model's context can hold; reading them would block for seconds.
 _MAX_COMMAS = 50_000
 _MAX_TOKENS = 2**53
+# vLLM's reason to finish a request that came while it shut down. In a text its quotes would be escaped.
+_ABORTED = "abort"
+_IS_ABORTED = b'"finish_reason":"abort"'
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 
 
@@ -171,10 +174,12 @@ class WholeAnswer(msgspec.Struct, frozen=True):
     Attributes:
         usage: token usage, where it is told.
         speculation: what was drafted for it, where that is told.
+        is_aborted: the engine broke it off, and says so as a reason to finish.
     """
 
     usage: Usage | None = None
     speculation: Speculation | None = None
+    is_aborted: bool = False
 
 
 class StreamChunk(msgspec.Struct, frozen=True):
@@ -190,6 +195,7 @@ class StreamChunk(msgspec.Struct, frozen=True):
         is_uncountable: its stream's chunks do not tell its steps: it is one of several choices, was ended by
             a stop string, behind which tokens were thrown away, or passed a parser, which holds chunks back.
         speculation: what was drafted for the whole answer, where that is told.
+        is_aborted: the engine broke the answer off, and says so as a reason to finish.
         is_error: it reports a failure.
         error_status: its `error.code`, where that is an HTTP status; 0 where it is none.
     """
@@ -201,6 +207,7 @@ class StreamChunk(msgspec.Struct, frozen=True):
     is_step: bool = False
     is_uncountable: bool = False
     speculation: Speculation | None = None
+    is_aborted: bool = False
     is_error: bool = False
     error_status: int = 0
 
@@ -283,7 +290,7 @@ def read_answer(body: bytes) -> WholeAnswer | None:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return WholeAnswer(_usage(answer.usage), read_speculation(answer.metrics))
+    return WholeAnswer(_usage(answer.usage), read_speculation(answer.metrics), _IS_ABORTED in body)
 
 
 def read_error_message(body: bytes) -> str:
@@ -299,11 +306,12 @@ def read_chunk(data: bytes) -> StreamChunk:
         chunk = _CHUNK.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return StreamChunk()
-    has_output = is_step = is_uncountable = False
+    has_output = is_step = is_uncountable = is_aborted = False
     for choice in chunk.choices or ():
         has_output |= choice.has_output()
         is_step |= not choice.opens()
         is_uncountable |= choice.uncountable()
+        is_aborted |= choice.finish_reason == _ABORTED
     return StreamChunk(
         is_chunk=chunk.choices is not None,
         usage=_usage(chunk.usage),
@@ -312,6 +320,7 @@ def read_chunk(data: bytes) -> StreamChunk:
         is_step=is_step,
         is_uncountable=is_uncountable,
         speculation=read_speculation(chunk.metrics) if chunk.metrics else None,
+        is_aborted=is_aborted,
         is_error=chunk.error is not None,
         error_status=_status(chunk.error),
     )

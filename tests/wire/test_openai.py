@@ -364,3 +364,12 @@ def test_errors_have_openais_shape() -> None:
     assert body == {
         "error": {"message": "later", "type": "service_unavailable", "param": None, "code": "no_engine"}
     }
+
+
+def test_tells_what_the_engine_broke_off() -> None:
+    aborted = b'{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"abort"}]}'
+    quoting = json.dumps({"choices": [{"message": {"content": aborted.decode()}, "finish_reason": "stop"}]})
+    answers = [read_answer(aborted), read_answer(quoting.encode())]
+    assert [answer and answer.is_aborted for answer in answers] == [True, False]
+    assert read_chunk(aborted).is_aborted
+    assert not read_chunk(quoting.encode()).is_aborted
