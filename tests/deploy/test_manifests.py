@@ -105,7 +105,7 @@ def test_a_swept_routes_file_finds_its_profiles_where_they_are_mounted(tmp_path:
     data["routes.yaml"] = data["routes.yaml"].replace(
         "  table:\n", "  table:\n    profile: profiles/table.json\n"
     )
-    pods = objects["Deployment", "ocr-gateway"], rendered(KUBERNETES / "sweep")["Job", "sweep"]
+    pods = objects["Deployment", "ocr-gateway"], rendered(KUBERNETES / "sweep")["Job", "ocr-gateway-sweep"]
     for index, pod in enumerate(pods):
         volumes = {volume["name"]: volume for volume in pod["spec"]["template"]["spec"]["volumes"]}
         mounted = tmp_path / str(index)
@@ -120,7 +120,7 @@ def test_a_swept_routes_file_finds_its_profiles_where_they_are_mounted(tmp_path:
 
 def test_the_sweep_is_told_what_it_understands_and_reaches_engines_alone() -> None:
     objects = rendered(KUBERNETES / "sweep")
-    template = objects["Job", "sweep"]["spec"]["template"]
+    template = objects["Job", "ocr-gateway-sweep"]["spec"]["template"]
     (container,) = template["spec"]["containers"]
     command, *options = container["args"]
     parser = argparse.ArgumentParser()
@@ -129,7 +129,7 @@ def test_the_sweep_is_told_what_it_understands_and_reaches_engines_alone() -> No
     mounts = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     assert command == "sweep"
     assert str(told.out.parent) in mounts
-    _, way = objects["NetworkPolicy", "sweep"]["spec"]["egress"]
+    _, way = objects["NetworkPolicy", "ocr-gateway-sweep"]["spec"]["egress"]
     assert way["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "engine"
     engines = rendered(KUBERNETES / "overlays/production")["NetworkPolicy", "vllm-mtp3"]
     component = template["metadata"]["labels"]["app.kubernetes.io/component"]
