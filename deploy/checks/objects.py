@@ -46,16 +46,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Container:
-    """A container of a pod: `sidecar` if it is an init container that keeps running."""
+    """A container of a pod; `where` is its path, `init` whether it stands among the init containers."""
 
     where: str
     spec: Document
     init: bool
-
-    @property
-    def name(self) -> str:
-        """Its name, or nothing."""
-        return str(self.spec.get("name", ""))
 
     @property
     def sidecar(self) -> bool:

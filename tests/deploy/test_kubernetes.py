@@ -98,6 +98,7 @@ GATEWAY, MTP3, PLAIN, ROUTES = (
 POD = "spec template spec"
 CONTAINER = f"{POD} containers gateway"
 ENGINE = f"{POD} containers vllm"
+SWEEP = "Job/ocr-gateway-sweep"
 FILE = "data routes.yaml"
 COMPONENT = "app.kubernetes.io/component"
 
@@ -226,7 +227,7 @@ MISTAKES = [
     ),
     Mistake(
         "no such claim",
-        "Job/sweep",
+        SWEEP,
         f"{POD} volumes results persistentVolumeClaim claimName",
         "x",
         "no PersistentVolumeClaim x",
@@ -242,7 +243,61 @@ MISTAKES = [
     Mistake(
         "a cache that nobody mounts", MTP3, f"{ENGINE} volumeMounts cache", GONE, "no container mounts it"
     ),
-    Mistake("no container", "Job/sweep", f"{POD} containers", [], "is empty"),
+    Mistake(
+        "a token by hand",
+        GATEWAY,
+        f"{POD} volumes tmp",
+        {"name": "tmp", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
+        "mounts a token",
+    ),
+    Mistake(
+        "an open /proc", GATEWAY, f"{CONTAINER} securityContext procMount", "Unmasked", "must be Default"
+    ),
+    Mistake(
+        "two ports of a name",
+        MTP3,
+        f"{ENGINE} ports",
+        [{"name": "http", "containerPort": 8000}, {"name": "http", "containerPort": 8001}],
+        "two ports of this name",
+    ),
+    Mistake("half a GPU", MTP3, f"{ENGINE} resources limits nvidia.com/gpu", "2", "it is not divided"),
+    Mistake(
+        "another secret's files",
+        GATEWAY,
+        f"{POD} volumes tmp",
+        {"name": "tmp", "secret": {"secretName": "certs"}},
+        "no Secret certs",
+    ),
+    Mistake(
+        "another secret's variables",
+        GATEWAY,
+        f"{CONTAINER} envFrom",
+        [{"secretRef": {"name": "all"}}],
+        "no Secret all",
+    ),
+    Mistake(
+        "a key that no map has",
+        GATEWAY,
+        f"{CONTAINER} env",
+        [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "ocr-gateway-routes", "key": "a"}}}],
+        "has no key a",
+    ),
+    Mistake(
+        "a key that may be missing on one side",
+        GATEWAY,
+        f"{CONTAINER} env ENGINE_KEY valueFrom secretKeyRef optional",
+        True,
+        "the pool's api_key from nowhere",
+        MTP3,
+    ),
+    Mistake(
+        "a sidecar without probes",
+        GATEWAY,
+        f"{POD} initContainers",
+        [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
+        "is missing",
+    ),
+    Mistake("no container", SWEEP, f"{POD} containers", [], "is empty"),
     # Who finds whom.
     Mistake(
         "a Service of nobody", "Service/ocr-gateway", f"spec selector {COMPONENT}", "gatewy", "matches no pod"
@@ -409,11 +464,25 @@ MISTAKES = [
         "NetworkPolicy/vllm-mtp3",
         "spec ingress 0 from 0 podSelector",
         {"matchLabels": {COMPONENT: "gateway"}},
-        "do not let Job/sweep in",
+        "do not let Job/ocr-gateway-sweep in",
         MTP3,
     ),
     Mistake(
         "no way in to the gateway", "NetworkPolicy/ocr-gateway", "spec ingress", [], "let nobody in", GATEWAY
+    ),
+    Mistake(
+        "a way out to a wrong port",
+        "NetworkPolicy/ocr-gateway",
+        "spec egress 0 ports 0 port",
+        9000,
+        "vllm-mtp3 has no port 9000",
+    ),
+    Mistake(
+        "a way out to nobody",
+        "NetworkPolicy/ocr-gateway",
+        "spec egress 0 to 0 podSelector matchLabels",
+        {COMPONENT: "x"},
+        "matches no pod",
     ),
     Mistake(
         "a monitor of nothing", "PodMonitor/ocr-gateway", "spec podMetricsEndpoints", GONE, "nothing is read"
@@ -423,6 +492,27 @@ MISTAKES = [
         "a route that ends", "HTTPRoute/ocr-gateway", "spec rules 0 backendRefs", GONE, "it leads nowhere"
     ),
     # The configuration, and everything in its light.
+    Mistake(
+        "a file elsewhere, in two words",
+        GATEWAY,
+        f"{CONTAINER} args",
+        ["serve", "--config", "/routes.yaml", "--host=::"],
+        "--config is /routes.yaml",
+    ),
+    Mistake(
+        "another command with the same options",
+        GATEWAY,
+        f"{CONTAINER} args",
+        ["check", "--config=/etc/ocr-gateway/routes.yaml"],
+        "check must be serve",
+    ),
+    Mistake(
+        "engines that have left",
+        "Service/vllm-mtp3",
+        "spec publishNotReadyAddresses",
+        True,
+        "engines that end must leave it",
+    ),
     Mistake(
         "an option that there is not",
         GATEWAY,
