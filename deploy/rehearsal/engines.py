@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import uvloop
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.rehearsal.clients import Clients, Tally
 from deploy.rehearsal.names import publish
@@ -58,6 +60,8 @@ NODE_S = 40.0
 # The phase in which streams may break, and how clients see that.
 LOSS, BROKEN = "an engine is killed without notice", "an error event"
 _START_S = 60
+# An engine of the first pool gets so many of a rehearsal's requests before the last pool gets any.
+_SHARES = 8
 _SHOWN = 20
 
 
@@ -103,15 +107,18 @@ class Report:
         phases: one after the other.
         tally: the clients'.
         ended: how each engine that was terminated ended, by name.
+        served: answers, by pool.
     """
 
     phases: list[Phase] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     ended: dict[str, Ended] = field(default_factory=dict)
+    served: dict[str, float] = field(default_factory=dict)
 
     def faults(self) -> list[str]:
         """Return what was not as it should be."""
         found = [f"{phase.lost} requests failed while {phase.what}" for phase in self.phases if phase.lost]
+        found += [f"pool {pool} has served nobody" for pool, count in self.served.items() if not count]
         for name, ended in self.ended.items():
             if ended.killed:
                 found.append(f"{name} was killed: its grace was over")
@@ -213,11 +220,11 @@ class Pool:
         await pod.wait_ready(_START_S + LOADING_S * self._pace)
 
     def _pod(self, ordinal: int, address: str, loading_s: float) -> Pod:
-        speculative = json.loads(self._flags.get("speculative-config", "{}"))
+        speculative = {"speculative_config": json.loads(self._flags.get("speculative-config", "{}"))}
         flags = {
             "host": address,
             "port": self._addresses.port,
-            "depth": speculative.get("num_speculative_tokens", 0),
+            "depth": _depth(speculative),
             "model": self._flags["served-model-name"],
             "shutdown-timeout": self._pace * float(self._flags["shutdown-timeout"]),
             "seed": ordinal,
@@ -233,6 +240,11 @@ class Pool:
             self._lifecycle,
             lambda pod, ready: self._endpoints.set(pod.url, ready),
         )
+
+
+def _depth(pool: Mapping[str, Any]) -> int:
+    """The draft tokens of a pool in routes.yaml."""
+    return int(pool.get("speculative_config", {}).get("num_speculative_tokens", 0))
 
 
 def _flags(arguments: Sequence[str]) -> dict[str, str]:
@@ -263,6 +275,11 @@ class Rehearsal:
         self._map = dict(find(objects, "ConfigMap", CONFIG_MAP)["data"])
         self._routes = yaml.safe_load(self._map[FILE])
         self._routes["polling"]["resolve_s"] *= options.pace
+        # So that all pools have work: by the overlay's own schedule so few clients would leave some idle.
+        first, *_, last = (_depth(pool) for pool in self._routes["pools"].values())
+        share = max(1, options.clients // _SHARES)
+        for route in self._routes["routes"].values():
+            route["schedule"] = [[1, share, first], [share + 1, 4096, last]]
         self._addresses = Addresses()
         self._known: dict[str, frozenset[str]] = {}
         self._pools = {name: self._pool(name, objects) for name in self._routes["pools"]}
@@ -292,6 +309,7 @@ class Rehearsal:
             self.report.tally = clients.tally
             async with clients:
                 await self._play(clients)
+            self.report.served = {pool: await _served(gateway, pool) for pool in self._pools}
         finally:
             await asyncio.gather(gateway.kill(), *(pool.kill() for pool in self._pools.values()))
         return self.report
@@ -359,6 +377,18 @@ class Rehearsal:
         command = [sys.executable, "-m", "deploy.rehearsal.names", str(self._records), cache_s, "serve"]
         command += [f"--config={mounted / FILE}", "--host=127.0.0.1", f"--port={port}"]
         return Pod(GATEWAY, command, f"http://127.0.0.1:{port}", self._lifecycle, lambda *_: None)
+
+
+async def _served(gateway: Pod, pool: str) -> float:
+    async with aiohttp.ClientSession() as session, session.get(f"{gateway.url}/metrics") as reply:
+        families = text_string_to_metric_families(await reply.text())
+        return sum(
+            sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == "ocr_gateway_requests_total"
+            and (sample.labels["pool"], sample.labels["code"]) == (pool, "200")
+        )
 
 
 async def rehearse(options: Options, say: Callable[[str], None]) -> Report:

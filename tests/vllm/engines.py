@@ -14,7 +14,7 @@ import urllib.request
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -97,6 +97,7 @@ class Server:
         self._command = command
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
+        self.speculative_config: dict[str, Any] = {}
 
     def start(self) -> None:
         """Start its processes."""
@@ -151,6 +152,10 @@ class Server:
     def has_ended(self) -> bool:
         """Whether the process that was started has ended."""
         return self._process is None or self._process.poll() is not None
+
+    def exit_status(self) -> int | None:
+        """Return what the process that was started ended with; None while it runs."""
+        return self._process.poll() if self._process else None
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End all of its processes; the one with the model outlives the server by itself otherwise."""
@@ -226,12 +231,13 @@ class Engine(Server):
     def __init__(self, model: Path, log: Path, depth: int, *flags: str) -> None:
         port = free_port()
         self.depth = depth
-        self.speculative_config = {"method": "mtp", "num_speculative_tokens": depth} if depth else {}
-        speculative = [f"--speculative-config={json.dumps(self.speculative_config)}"] if depth else []
+        config = {"method": "mtp", "num_speculative_tokens": depth} if depth else {}
+        speculative = [f"--speculative-config={json.dumps(config)}"] if depth else []
         # The server behind `vllm serve`, without the imports of vLLM's other commands.
         command = [str(install.interpreter()), "-m", "vllm.entrypoints.openai.api_server"]
         command += [f"--model={model}", f"--port={port}", *_FLAGS, *speculative, *flags]
         super().__init__(command, f"http://127.0.0.1:{port}", log)
+        self.speculative_config = config
 
 
 class Pasted(Server):

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.serving import Served, serve
 from tests.support import data_url, png
-from tests.vllm.engines import MODEL, Counts, Engine
+from tests.vllm.engines import MODEL, Counts, Server
 from tests.vllm.tiny_model import DOCUMENTS, start
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class Gateway:
 
 
 @contextmanager
-def gateway(folder: Path, pools: Mapping[str, Sequence[Engine]], **sections: Any) -> Iterator[Gateway]:
+def gateway(folder: Path, pools: Mapping[str, Sequence[Server]], **sections: Any) -> Iterator[Gateway]:
     """Serve engines by pool until the block is left; `sections` are further ones of routes.yaml."""
     values = {
         "model": MODEL,
