@@ -63,6 +63,9 @@ def _trigger(name: str, where: str, trigger: Document) -> Iterator[Problem]:
     for key in _TRIGGER:
         if not metadata.get(key):
             yield Problem(name, f"{where}.metadata.{key}", "is missing")
+    if metadata.get("ignoreNullValues", "true") != "false":
+        text = 'must be "false": no data would count as 0, and end every engine but the fewest'
+        yield Problem(name, f"{where}.metadata.ignoreNullValues", text)
     for key in ("threshold", "activationThreshold"):
         if not _NUMBER.fullmatch(str(metadata.get(key, "0"))):
             yield Problem(name, f"{where}.metadata.{key}", f"{metadata[key]!r} is not a number")

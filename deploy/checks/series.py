@@ -45,11 +45,13 @@ class Names:
 
     Attributes:
         series: by metric, the labels that its selectors ask for.
+        values: label and value of every `label="value"`.
         labels: in `by`, `on` and `group_left` clauses.
         made: labels that label_replace, label_join and count_values make.
     """
 
     series: dict[str, frozenset[str]]
+    values: frozenset[tuple[str, str]]
     labels: frozenset[str]
     made: frozenset[str]
 
@@ -71,6 +73,7 @@ def names(expr: str) -> Names:
         ValueError: it is not valid PromQL.
     """
     series: dict[str, set[str]] = {}
+    values: set[tuple[str, str]] = set()
     labels: set[str] = set()
     made: set[str] = set()
 
@@ -80,6 +83,7 @@ def names(expr: str) -> Names:
             named = node.name or next((one.value for one in matchers if one.name == "__name__"), "")
             wanted = {one.name for one in matchers} - {"__name__"}
             series.setdefault(named, set()).update(wanted)
+            values.update((one.name, one.value) for one in matchers if one.op == promql_parser.MatchOp.Equal)
         elif isinstance(node, promql_parser.AggregateExpr):
             if node.modifier:
                 labels.update(node.modifier.labels)
@@ -93,9 +97,8 @@ def names(expr: str) -> Names:
             made.add(node.args[1].val)
 
     promql_parser.walk(promql_parser.parse(expr), visit)
-    return Names(
-        {name: frozenset(found) for name, found in series.items()}, frozenset(labels), frozenset(made)
-    )
+    found = {name: frozenset(wanted) for name, wanted in series.items()}
+    return Names(found, frozenset(values), frozenset(labels), frozenset(made))
 
 
 def filled(expr: str) -> str:
@@ -123,7 +126,7 @@ def check(rendering: Rendering) -> Iterator[Problem]:
     rules = list(_rules(rendering))
     recorded = {rule["record"]: str(rule["expr"]) for _, _, rule in rules if "record" in rule}
     known = _with_recorded(exported() | OTHERS, recorded)
-    for one in asked(rendering):
+    for one in (*by_scalers(rendering), *by_dashboards(rendering)):
         yield from _expression(one, known)
     for name, where, rule in rules:
         yield from _expression(Asked(name, f"{where}.expr", str(rule["expr"])), known)
@@ -196,8 +199,8 @@ def _rules(rendering: Rendering) -> Iterator[tuple[str, str, Document]]:
                 yield name_of(document), f"spec.groups[{group['name']}].rules[{label}]", rule
 
 
-def asked(rendering: Rendering) -> Iterator[Asked]:
-    """Yield every expression of autoscalers and dashboards."""
+def by_scalers(rendering: Rendering) -> Iterator[Asked]:
+    """Yield every expression of autoscalers; a metric's name and labels are one."""
     for scaler in rendering.of("ScaledObject"):
         for index, trigger in enumerate(at(scaler, "spec", "triggers") or ()):
             if trigger.get("type") == "prometheus" and (query := at(trigger, "metadata", "query")):
@@ -208,7 +211,14 @@ def asked(rendering: Rendering) -> Iterator[Asked]:
         for index, metric in enumerate(at(scaler, "spec", "metrics") or ()):
             for kind in ("external", "pods", "object"):
                 if name := at(metric, kind, "metric", "name"):
-                    yield Asked(name_of(scaler), f"spec.metrics[{index}].{kind}.metric.name", name)
+                    labels = at(metric, kind, "metric", "selector", "matchLabels").items()
+                    wanted = ", ".join(f"{label}={json.dumps(value)}" for label, value in labels)
+                    where = f"spec.metrics[{index}].{kind}.metric"
+                    yield Asked(name_of(scaler), where, f"{name}{{{wanted}}}")
+
+
+def by_dashboards(rendering: Rendering) -> Iterator[Asked]:
+    """Yield every expression of the dashboards that Grafana's sidecar would load."""
     for config_map in rendering.of("ConfigMap"):
         if "grafana_dashboard" in at(config_map, "metadata", "labels"):
             for file, text in at(config_map, "data").items():

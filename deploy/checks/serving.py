@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from deploy.checks import autoscaling
+from deploy.checks import autoscaling, series
 from deploy.checks.network import scalers
 from deploy.checks.objects import ENGINE, GATEWAY, POOL, SWEEP, Problem, at, name_of, namespace_of
 from gateway.cli import _parser
@@ -94,6 +94,7 @@ def check(rendering: Rendering) -> Iterator[Problem]:
             yield from _gateway(rendering, served)
             yield from _engines(rendering, served)
             yield from _in_front(rendering, served)
+            yield from _asked(rendering, served)
     if not any(served.pod.component == GATEWAY for served in found):
         yield from _unserved(rendering)
         return
@@ -465,6 +466,18 @@ def _in_front(rendering: Rendering, served: Served) -> Iterator[Problem]:
                         f"spec.rules[{index}].timeouts.{key}",
                         f"{told or 'the implementation decides'}; {served.life}",
                     )
+
+
+def _asked(rendering: Rendering, served: Served) -> Iterator[Problem]:
+    """Autoscalers must ask for the model, pools and routes that there are."""
+    config = served.config
+    there = {"model": [config.model], "pool": list(config.pools), "route": list(config.routes)}
+    for one in series.by_scalers(rendering):
+        with contextlib.suppress(ValueError):  # what is no PromQL is told elsewhere
+            for label, value in sorted(series.names(one.expr).values):
+                if value not in there.get(label, [value]):
+                    known = ", ".join(there[label])
+                    yield Problem(one.name, one.where, f"no {label} {value} in {ROUTES}, which has {known}")
 
 
 def _nginx(ingress: Document, served: Served) -> Iterator[Problem]:

@@ -40,7 +40,7 @@ class Combination:
 
 
 OVERLAYS = [Combination(path.name) for path in sorted((KUBERNETES / "overlays").iterdir())]
-FULL = Combination("production", ("gateway-api", "engine-metrics"), ("sweep",))
+FULL = Combination("production", ("keda", "gateway-api", "engine-metrics"), ("sweep",))
 NGINX = Combination("production", ("ingress-nginx",))
 COMBINATIONS = [
     *OVERLAYS,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.checks.objects import Rendering
-from deploy.checks.series import asked, check, dashboard, exported, filled, names
+from deploy.checks.series import by_dashboards, check, dashboard, exported, filled, names
 from gateway.config import parse
 from gateway.fleet import Fleet
 from gateway.metrics import Metrics
@@ -184,12 +184,19 @@ def test_alerts_have_the_labels_that_rules_give_them() -> None:
 def test_a_plain_autoscaler_asks_by_name() -> None:
     metrics = [
         {"type": "External", "external": {"metric": {"name": "ocr_gateway_wating"}}},
+        {
+            "type": "External",
+            "external": {
+                "metric": {"name": "ocr_gateway_waiting", "selector": {"matchLabels": {"pool": "p"}}}
+            },
+        },
         {"type": "Resource", "resource": {"name": "cpu"}},
     ]
     hpa = {"kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"}, "spec": {"metrics": metrics}}
-    (problem,) = told(hpa)
-    assert problem.startswith(
-        "HorizontalPodAutoscaler/h: spec.metrics[0].external.metric.name: no gateway exports"
+    first, second = told(hpa)
+    assert first.startswith("HorizontalPodAutoscaler/h: spec.metrics[0].external.metric: no gateway exports")
+    assert second.endswith(
+        "spec.metrics[1].external.metric: ocr_gateway_waiting has no label pool; it has route"
     )
 
 
@@ -229,5 +236,5 @@ def test_the_shipped_dashboards_queries_are_all_read() -> None:
         "metadata": {"name": "d", "labels": {"grafana_dashboard": "1"}},
         "data": {"d.json": text},
     }
-    found = [one.expr for one in asked(Rendering((config_map,)))]
+    found = [one.expr for one in by_dashboards(Rendering((config_map,)))]
     assert {one.expr for one in QUERIES} < set(found)

@@ -673,6 +673,7 @@ MISTAKES = [
         lambda text: re.sub(r"replicas: \d+", "replicas: 1", text),
         "engines are shared out among 1",
         GATEWAY,
+        Combination("single-gpu"),
     ),
     Mistake(
         "a body too large for nginx",
@@ -704,6 +705,95 @@ MISTAKES = [
         "ocr-gateway:0.3.0",
         "has no embedded engine",
         of=Combination("cpu-demo"),
+    ),
+    # Autoscalers.
+    Mistake(
+        "a wrong field of a ScaledObject",
+        "ScaledObject/vllm-mtp3",
+        "spec maxReplicas",
+        4,
+        "'maxReplicas' is no field",
+    ),
+    Mistake(
+        "a ScaledObject of nobody",
+        "ScaledObject/vllm-mtp3",
+        "spec scaleTargetRef name",
+        "vllm-mpt3",
+        "no StatefulSet vllm-mpt3",
+    ),
+    Mistake(
+        "a ScaledObject of a Deployment",
+        "ScaledObject/vllm-mtp3",
+        "spec scaleTargetRef kind",
+        "Deployment",
+        "no Deployment vllm-mtp3",
+    ),
+    Mistake(
+        "more at least than at most",
+        "ScaledObject/vllm-plain",
+        "spec minReplicaCount",
+        9,
+        "at least 9 and at most 8",
+    ),
+    Mistake(
+        "more gateways than shares, scaled",
+        "ScaledObject/ocr-gateway",
+        "spec maxReplicaCount",
+        99,
+        "up to 99 gateways",
+    ),
+    Mistake(
+        "nobody to ask",
+        "ScaledObject/vllm-mtp3",
+        "spec triggers 0 metadata serverAddress",
+        GONE,
+        "is missing",
+    ),
+    Mistake(
+        "no number",
+        "ScaledObject/vllm-mtp3",
+        "spec triggers 0 metadata threshold",
+        "one",
+        "'one' is not a number",
+    ),
+    Mistake(
+        "no data that counts as 0",
+        "ScaledObject/vllm-mtp3",
+        "spec triggers 0 metadata ignoreNullValues",
+        "true",
+        "no data would count as 0",
+    ),
+    Mistake(
+        "replicas that undo the scaling", MTP3, "spec replicas", 1, "must not be set: ScaledObject/vllm-mtp3"
+    ),
+    Mistake(
+        "a budget that scaling makes a lock",
+        "PodDisruptionBudget/vllm-mtp3",
+        "spec",
+        lambda spec: {"minAvailable": 1, "selector": spec["selector"]},
+        "may ever be evicted",
+    ),
+    Mistake(
+        "a metric that an autoscaler misses",
+        "ScaledObject/vllm-mtp3",
+        "spec triggers 0 metadata query",
+        "max(ocr_gateway:pool_demand:engine)",
+        "no gateway exports ocr_gateway:pool_demand:engine,",
+    ),
+    Mistake(
+        "a pool that an autoscaler misses",
+        "ScaledObject/vllm-mtp3",
+        "spec triggers 0 metadata query",
+        replaced("mtp3", "mpt3"),
+        "no pool mpt3 in routes.yaml, which has mtp3, plain",
+    ),
+    Mistake(
+        "a model that an autoscaler misses",
+        ROUTES,
+        FILE,
+        replaced("model: glm-ocr", "model: glm"),
+        "no model glm-ocr in routes.yaml",
+        "ScaledObject/ocr-gateway",
     ),
     # Series.
     Mistake(
