@@ -1,6 +1,7 @@
 """Clients in a closed loop that forgive nothing: a request that is not answered in whole has failed.
 
-They keep their connections as the openai SDK does, which is built on the same library, and try nothing again.
+They keep idle connections as long as the openai SDK and others do, and try nothing again. They are not built on
+the SDK's own library, httpx, whose shared pool loses requests by itself where idle connections expire.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ import base64
 import io
 import json
 import random
-import ssl
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import httpx
+import aiohttp
 from PIL import Image, ImageDraw
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ _PAUSE_S = 20.0
 _SHARING = 8
 _ONE_IN_SLOW = 8
 _ONE_IN_LONG = 8
+# Fewer events leave more of a small machine to connections, which is what is rehearsed.
+_TOKENS_AN_EVENT = 8
 _PAUSE_AFTER_FAILURE_S = 0.1
 _TIMEOUT_S = 600.0
 
@@ -71,7 +73,7 @@ class Tally:
 @dataclass(frozen=True)
 class _Client:
     name: str
-    http: httpx.AsyncClient
+    http: aiohttp.ClientSession
     body: bytes
     stream: bool
     tokens: int
@@ -111,16 +113,15 @@ class Clients:
     async def __aenter__(self) -> Clients:
         self._began = self._last = time.monotonic()
         image = _page()
-        context = ssl.create_default_context()
-        self._pools: list[httpx.AsyncClient] = []
+        self._pools: list[aiohttp.ClientSession] = []
         self._tasks = []
         for number in range(self._count):
             slow = number % _ONE_IN_SLOW == 0
             if slow or number % _SHARING == 1:
                 keeps_s = self._pace * (_PATIENT_KEEPS_S if slow else _SDK_KEEPS_S)
-                limits = httpx.Limits(max_connections=1000, keepalive_expiry=keeps_s)
-                http = httpx.AsyncClient(
-                    base_url=self._url, limits=limits, timeout=_TIMEOUT_S, verify=context, trust_env=False
+                connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keeps_s)
+                http = aiohttp.ClientSession(
+                    self._url, connector=connector, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)
                 )
                 self._pools.append(http)
             stream = number // 2 % 2 == 0
@@ -144,7 +145,7 @@ class Clients:
                 task.cancel()
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
         for http in self._pools:
-            await http.aclose()
+            await http.close()
         for end in ends:
             if isinstance(end, Exception):
                 raise end
@@ -179,14 +180,11 @@ async def _request(client: _Client) -> str | None:
     """Ask once; return what was wrong with the answer, None where nothing was."""
     headers = {"content-type": "application/json"}
     try:
-        if not client.stream:
-            reply = await client.http.post(PATH, content=client.body, headers=headers)
-            return _refusal(reply.status_code, reply.content) or _whole(reply.json(), client.tokens)
-        async with client.http.stream("POST", PATH, content=client.body, headers=headers) as reply:
-            if reply.status_code != 200:
-                return _refusal(reply.status_code, await reply.aread())
-            return _streamed([line async for line in reply.aiter_lines()], client.tokens)
-    except (httpx.HTTPError, ValueError) as error:
+        async with client.http.post(PATH, data=client.body, headers=headers) as reply:
+            body = await reply.read()
+        read = _streamed if client.stream else _whole
+        return _refusal(reply.status, body) or read(body, client.tokens)
+    except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
         return f"{type(error).__name__}: {error}"
 
 
@@ -199,12 +197,12 @@ def _refusal(status: int, body: bytes) -> str | None:
         return f"{status} {body[:60].decode('utf-8', 'replace')}"
 
 
-def _whole(reply: dict[str, Any], tokens: int) -> str | None:
-    return None if reply["usage"]["completion_tokens"] == tokens else "an answer that is not whole"
+def _whole(body: bytes, tokens: int) -> str | None:
+    return None if json.loads(body)["usage"]["completion_tokens"] == tokens else "an answer that is not whole"
 
 
-def _streamed(lines: list[str], tokens: int) -> str | None:
-    events = [line.removeprefix("data: ") for line in lines if line]
+def _streamed(body: bytes, tokens: int) -> str | None:
+    events = [line.removeprefix("data: ") for line in body.decode().splitlines() if line]
     if not events or events[-1] != "[DONE]":
         return "a stream that broke off"
     told = [json.loads(event) for event in events[:-1]]
@@ -234,6 +232,7 @@ def _body(image: str, model: str, prompt: str, tokens: int, *, stream: bool) -> 
             "messages": [{"role": "user", "content": content}],
             "max_tokens": tokens,
             "ignore_eos": True,
+            "stream_interval": _TOKENS_AN_EVENT,
             **streaming,
         }
     ).encode()
