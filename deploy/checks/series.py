@@ -126,7 +126,11 @@ def check(rendering: Rendering) -> Iterator[Problem]:
     rules = list(_rules(rendering))
     recorded = {rule["record"]: str(rule["expr"]) for _, _, rule in rules if "record" in rule}
     known = _with_recorded(exported() | OTHERS, recorded)
-    for one in (*by_scalers(rendering), *by_dashboards(rendering)):
+    # Kubernetes' metric names have no colons: an adapter writes underscores for those of rules.
+    adapted = known | {name.replace(":", "_"): known[name] for name in recorded}
+    for one in by_scalers(rendering):
+        yield from _expression(one, adapted if one.name.startswith("HorizontalPodAutoscaler") else known)
+    for one in by_dashboards(rendering):
         yield from _expression(one, known)
     for name, where, rule in rules:
         yield from _expression(Asked(name, f"{where}.expr", str(rule["expr"])), known)

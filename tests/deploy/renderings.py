@@ -41,11 +41,13 @@ class Combination:
 
 OVERLAYS = [Combination(path.name) for path in sorted((KUBERNETES / "overlays").iterdir())]
 FULL = Combination("production", ("keda", "gateway-api", "engine-metrics"), ("sweep",))
+HPA = Combination("production", ("hpa",), instead="keda")
 NGINX = Combination("production", ("ingress-nginx",))
 COMBINATIONS = [
     *OVERLAYS,
     FULL,
     NGINX,
+    HPA,
     Combination("single-gpu", ("monitoring", "gateway-api", "engine-metrics")),
     Combination("single-gpu", ("ingress-nginx",)),
     Combination("cpu-demo", ("monitoring", "ingress-nginx")),

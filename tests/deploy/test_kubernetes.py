@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from deploy.checks import schemas
-from deploy.checks.objects import name_of
+from deploy.checks.objects import Rendering, name_of
 from deploy.checks.run import policy, problems
-from tests.deploy.renderings import COMBINATIONS, FULL, NGINX, Combination, rendered
+from deploy.checks.series import by_scalers, names
+from tests.deploy.renderings import COMBINATIONS, FULL, HPA, KUBERNETES, NGINX, Combination, rendered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -795,6 +797,38 @@ MISTAKES = [
         "no model glm-ocr in routes.yaml",
         "ScaledObject/ocr-gateway",
     ),
+    Mistake(
+        "a plain autoscaler's metric",
+        "HorizontalPodAutoscaler/vllm-mtp3",
+        "spec metrics 0 external metric name",
+        "ocr_gateway_pool_demand",
+        "no gateway exports ocr_gateway_pool_demand,",
+        of=HPA,
+    ),
+    Mistake(
+        "a plain autoscaler's pool",
+        "HorizontalPodAutoscaler/vllm-mtp3",
+        "spec metrics 0 external metric selector matchLabels pool",
+        "deep",
+        "no pool deep in routes.yaml",
+        of=HPA,
+    ),
+    Mistake(
+        "a plain autoscaler's wrong field",
+        "HorizontalPodAutoscaler/ocr-gateway",
+        "spec maxReplicaCount",
+        6,
+        "'maxReplicaCount' is no field",
+        of=HPA,
+    ),
+    Mistake(
+        "too many gateways by a plain autoscaler",
+        "HorizontalPodAutoscaler/ocr-gateway",
+        "spec maxReplicas",
+        60,
+        "up to 60 gateways",
+        of=HPA,
+    ),
     # Series.
     Mistake(
         "a metric that does not exist",
@@ -842,3 +876,13 @@ def test_a_mistake_is_found_and_its_object_named(mistake: Mistake) -> None:
     assert any(
         problem.name == (mistake.told or mistake.name) and mistake.text in problem.text for problem in found
     ), "\n".join(map(str, found)) or "nothing was found"
+
+
+def test_the_adapters_names_are_those_that_the_plain_autoscalers_ask_for() -> None:
+    values = yaml.safe_load((KUBERNETES / "components/hpa/prometheus-adapter.yaml").read_text())
+    served = {
+        rule["name"]["as"]: names(rule["seriesQuery"]).series.keys() for rule in values["rules"]["external"]
+    }
+    assert all({name} == {one.replace(":", "_") for one in series} for name, series in served.items())
+    asked = {name for one in by_scalers(Rendering(rendered(HPA))) for name in names(one.expr).series}
+    assert asked == served.keys()
