@@ -3,7 +3,10 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test test-vllm check bench stack lock clean
+SBOM ?= sbom
+UV := uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet
+
+.PHONY: run test test-vllm test-image rehearse check bench stack sbom lock clean
 
 run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU engine
 	$(BIN)/ocr-gateway serve --config routes.yaml
@@ -15,6 +18,13 @@ test: check $(VENV)/dev.stamp  ## everything a reviewer would run
 test-vllm: $(VENV)/dev.stamp  ## the gateway before real vLLM servers; installs vLLM's CPU build (2 GB) where it is missing
 	$(BIN)/python -m tests.vllm.install
 	$(BIN)/pytest tests/vllm/live_*.py
+
+test-image: $(VENV)/dev.stamp  ## both container images, built and run (as root, with buildah and debootstrap); 10 minutes the first time
+	$(BIN)/pytest --no-cov tests/image/live_image.py
+
+rehearse: $(VENV)/run.stamp  ## rolling updates of gateways and engines under load, with a cluster's own times
+	$(BIN)/python -m deploy.rehearsal gateway
+	$(BIN)/python -m deploy.rehearsal engines
 
 check: $(VENV)/dev.stamp  ## format, lint, types, layers, a test file for each source file
 	$(BIN)/ruff format --check .
@@ -29,10 +39,19 @@ bench: $(VENV)/dev.stamp  ## figures, not pass/fail
 stack: $(VENV)/run.stamp  ## simulated engines, gateway, load, Prometheus, Grafana; ARGS='--help' for options
 	$(BIN)/python -m deploy.stack $(ARGS)
 
-lock:  ## resolve the dependencies anew (needs uv)
-	for set in "requirements.lock --group build --extra embedded --extra sweep" "requirements-dev.lock --group build --extra embedded --extra sweep --group dev -c requirements.lock"; do \
-	  uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes \
-	    --no-emit-index-url --no-emit-find-links --no-header --quiet -o $$set || exit 1; done
+sbom: $(SBOM)/gateway.cdx.json $(SBOM)/embedded.cdx.json  ## what each container image adds to its base, as CycloneDX
+
+$(SBOM)/%.cdx.json: deploy/image/%.lock pyproject.toml $(VENV)/dev.stamp
+	mkdir -p $(@D)
+	grep -oE '^[a-z0-9.-]+==[^ ]+' $< | $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml \
+	  --mc-type application --output-reproducible -o $@ -
+
+lock:  ## resolve the dependencies anew (needs uv); an image is Linux and holds no more than it needs
+	$(UV) pyproject.toml --universal --upgrade --group build --extra embedded --extra sweep -o requirements.lock
+	$(UV) pyproject.toml --universal --upgrade --group build --extra embedded --extra sweep --group dev -c requirements.lock -o requirements-dev.lock
+	$(UV) --group pyproject.toml:build --python-platform linux -c requirements.lock -o deploy/image/build.lock
+	$(UV) pyproject.toml --python-platform linux -c requirements.lock -o deploy/image/gateway.lock
+	$(UV) pyproject.toml --python-platform linux --extra embedded --extra sweep -c requirements.lock -o deploy/image/embedded.lock
 
 $(VENV)/run.stamp: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -45,4 +64,4 @@ $(VENV)/dev.stamp: requirements-dev.lock $(VENV)/run.stamp
 	touch $@
 
 clean:
-	rm -rf $(VENV) .coverage .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(SBOM) .coverage .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

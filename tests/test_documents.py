@@ -25,7 +25,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OUTPUT = ("text", "json")
 # Continuous integration runs these by themselves.
-_RUN_ELSEWHERE = re.compile(r"^make (run|test|test-vllm|bench|stack)\b.*$", re.MULTILINE)
+_RUN_ELSEWHERE = re.compile(r"^make (run|test|test-vllm|test-image|rehearse|bench|stack)\b.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
