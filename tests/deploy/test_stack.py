@@ -37,6 +37,15 @@ STACK = ROOT / "deploy/stack"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
 RULE_FILES = [ROOT / "deploy/prometheus" / name for name in ("rules.yaml", "alerts.yaml")]
 
+# The queries of components/keda, which kustomize puts the model into.
+SCALED_BY = [
+    trigger["metadata"]["query"]
+    for path in sorted((ROOT / "deploy/kubernetes/components/keda").glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text())
+    if document["kind"] == "ScaledObject"
+    for trigger in document["spec"]["triggers"]
+]
+
 
 def free_shift() -> int:
     """How far to move every port, so that none is taken or given to somebody's outgoing connection."""
@@ -110,6 +119,14 @@ class TestLive:
             return not left
 
         assert until(all_shown), f"no data: {', '.join(left)}"
+
+    @pytest.mark.parametrize("expr", SCALED_BY)
+    def test_every_query_that_scales_something_returns_one_figure(
+        self, prometheus: Prometheus, expr: str
+    ) -> None:
+        query = expr.replace("from settings.yaml", services.MODEL)
+        assert query != expr
+        assert until(lambda: len(prometheus.ask(query)) == 1), query
 
     def test_legends_name_labels_that_the_figures_have(self, prometheus: Prometheus) -> None:
         for one in QUERIES:
