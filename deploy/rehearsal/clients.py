@@ -1,7 +1,7 @@
 """Clients in a closed loop that forgive nothing: a request that is not answered in whole has failed.
 
-They keep idle connections as long as the openai SDK and others do, and try nothing again. They are not built on
-the SDK's own library, httpx, whose shared pool loses requests by itself where idle connections expire.
+They keep idle connections as long as the openai SDK and others do, and try nothing again. They are not built
+on the SDK's own library, httpx, whose shared pool loses requests by itself where idle connections expire.
 """
 
 from __future__ import annotations
