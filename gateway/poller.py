@@ -120,6 +120,9 @@ class Poller:
                 await self._poll(watch, max(_MIN_PATIENCE_S, self._scrape_s))
             except Exception:  # one engine's trouble must not end the watch over the others
                 log.exception("the poll of engine %s failed", watch.engine.name)
+            # aiohttp takes a cancellation for its own time limit where both come at once.
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise asyncio.CancelledError
             await asyncio.sleep(self._scrape_s * self._rng.uniform(0.8, 1.2))
 
     async def _poll(self, watch: _Watch, patience_s: float) -> None:

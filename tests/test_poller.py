@@ -578,3 +578,23 @@ async def test_the_ledger_gets_what_the_engine_counted() -> None:
         await until(lambda: booked)
     assert booked == [("table", Sample(Source.ENGINE, Speculation(10, 10, 30, (10, 0, 0))))]
     assert world.status("f").speculation == Speculation(10, 10, 30, (10, 0, 0))
+
+
+async def test_it_ends_though_a_client_takes_the_end_for_a_time_limit() -> None:
+    asked = asyncio.Event()
+
+    class Timing(ScriptedClient):
+        async def healthy(self, engine: Engine, within_s: float) -> bool | None:
+            asked.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return None
+
+    clock = Clock()
+    state = State(Fleet.of(config()), (E,), clock, Random(1))
+    task = asyncio.create_task(Poller(state, Timing(clock), clock, Random(1)).run())  # type: ignore[arg-type]
+    await asked.wait()
+    task.cancel()
+    async with asyncio.timeout(30):
+        with suppress(asyncio.CancelledError):
+            await task

@@ -59,7 +59,7 @@ LOADING_S = 20.0
 NODE_S = 40.0
 # The phase in which streams may break, and how clients see that.
 LOSS, BROKEN = "an engine is killed without notice", "an error event"
-_START_S = 60
+_START_S = 120
 # An engine of the first pool gets so many of a rehearsal's requests before the last pool gets any.
 _SHARES = 8
 _SHOWN = 20
@@ -71,7 +71,8 @@ class Options:
 
     Attributes:
         clients: how many ask at once.
-        pace: all times of the manifests, of the cluster, and of polling.resolve_s are multiplied by this.
+        pace: all times of the manifests, of the cluster, and of polling.resolve_s are multiplied by this; but
+            not grace and --shutdown-timeout, which only a machine that is too slow would need.
         pre_stop: seconds of preStop in place of the manifest's, before `pace`.
         abrupt: engines are killed instead of terminated: requests are lost, and the rehearsal says so.
         phases: the numbers of those that are played; all where there are none.
@@ -168,6 +169,7 @@ class Pool:
         self._addresses = addresses
         self._ended = ended
         lifecycle = Lifecycle.of(stateful_set, options.pace)
+        lifecycle = replace(lifecycle, grace_s=Lifecycle.of(stateful_set).grace_s)
         if options.pre_stop is not None:
             lifecycle = replace(lifecycle, pre_stop_s=options.pace * options.pre_stop)
         self._lifecycle = lifecycle.without_warning() if options.abrupt else lifecycle
@@ -226,7 +228,7 @@ class Pool:
             "port": self._addresses.port,
             "depth": _depth(speculative),
             "model": self._flags["served-model-name"],
-            "shutdown-timeout": self._pace * float(self._flags["shutdown-timeout"]),
+            "shutdown-timeout": self._flags["shutdown-timeout"],
             "seed": ordinal,
         }
         engine = [sys.executable, "-m", "gateway.cli", "simulated-engine"]
@@ -304,7 +306,7 @@ class Rehearsal:
                 options.clients,
                 tokens=TOKENS,
                 long_tokens=max(2 * TOKENS, round(LONG_TOKENS * options.pace)),
-                pace=options.pace,
+                pace=1.0,  # no gateway stops here
             )
             self.report.tally = clients.tally
             async with clients:
