@@ -124,7 +124,7 @@ class TestLive:
     def test_every_query_that_scales_something_returns_one_figure(
         self, prometheus: Prometheus, expr: str
     ) -> None:
-        query = expr.replace("from settings.yaml", services.MODEL)
+        query = expr.replace("from autoscaling.yaml", services.MODEL)
         assert query != expr
         assert until(lambda: len(prometheus.ask(query)) == 1), query
 
