@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from deploy.checks.objects import (
@@ -170,7 +171,10 @@ def evictable(budget: Mapping[str, Any], replicas: int) -> int:
     """Return how many of so many healthy pods a budget lets go; percentages round up, as Kubernetes does."""
 
     def count(value: int | str) -> int:
-        return math.ceil(replicas * int(value.rstrip("%")) / 100) if isinstance(value, str) else value
+        if isinstance(value, int):
+            return value
+        share = re.fullmatch(r"([0-9]+)%", value)
+        return math.ceil(replicas * int(share[1]) / 100) if share else 0
 
     if "maxUnavailable" in budget:
         return count(budget["maxUnavailable"])

@@ -195,7 +195,7 @@ def matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bo
             "NotIn": value not in values,
             "Exists": value is not None,
             "DoesNotExist": value is None,
-        }[wish["operator"]]:
+        }.get(wish["operator"]):
             return False
     return True
 
@@ -210,7 +210,9 @@ def at(document: Mapping[str, Any], *path: str) -> Any:
 
 def name_of(document: Mapping[str, Any]) -> str:
     """An object's `Kind/name`."""
-    return f"{document.get('kind', '?')}/{(document.get('metadata') or {}).get('name', '?')}"
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return f"{document.get('kind', '?')}/{name or '?'}"
 
 
 def namespace_of(document: Mapping[str, Any]) -> str:

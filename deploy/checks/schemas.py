@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from referencing import Registry, Resource
 
-from deploy.checks.objects import Problem, name_of
+from deploy.checks.objects import Problem, name_of, namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +42,10 @@ def check(documents: Sequence[Document]) -> Iterator[Problem]:
     """Yield what no API server would take, or would silently take otherwise than it was meant."""
     seen = set()
     for document in documents:
-        key = (document.get("apiVersion"), name_of(document), document.get("metadata", {}).get("namespace"))
+        if not isinstance(document.get("metadata"), dict):
+            yield Problem(name_of(document), "metadata", "must be a section with a name")
+            continue
+        key = f"{document.get('apiVersion')} {name_of(document)} {namespace_of(document)}"
         if key in seen:
             yield Problem(name_of(document), "metadata.name", "is there twice; the last one would win")
         seen.add(key)
@@ -57,6 +60,12 @@ def _check(document: Document) -> Iterator[Problem]:
             name, "kind", f"no schema of {document.get('apiVersion')} {document.get('kind')} in {CRDS.name}/"
         )
         return
+    if (
+        "spec" in validator.schema["properties"]
+        and "spec" not in document
+        and document["kind"] != "Namespace"
+    ):
+        yield Problem(name, "spec", "is missing")
     for error in sorted(validator.iter_errors(document), key=lambda error: list(map(str, error.path))):
         yield _told(name, document, error)
     yield from (Problem(name, where, text) for where, text in _values(document, ()))

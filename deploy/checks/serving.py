@@ -491,7 +491,7 @@ def _nginx(ingress: Document, served: Served) -> Iterator[Problem]:
             f"{served.config.limits.body_bytes} bytes (limits.body_bytes)",
         )
     key = f"{_NGINX}proxy-read-timeout"
-    if float(annotations.get(key, 60)) < served.life_s:
+    if seconds(f"{annotations.get(key, 60)}s") < served.life_s:
         yield Problem(
             name_of(ingress),
             f"metadata.annotations[{key}]",

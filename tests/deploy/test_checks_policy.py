@@ -122,6 +122,7 @@ class TestBudgets:
             ({"minAvailable": 1}, 2, 1),
             ({"minAvailable": "50%"}, 3, 1),
             ({"minAvailable": "100%"}, 3, 0),
+            ({"maxUnavailable": "half"}, 3, 0),
             ({}, 3, 3),
         ],
     )

@@ -132,7 +132,15 @@ def test_objects_that_are_right_pass() -> None:
             of("Ingress", "extensions.example/v1"),
             "Ingress/a: kind: no schema of extensions.example/v1 Ingress",
         ),
-        ({"kind": "Service"}, "Service/?: kind: no schema of None Service"),
+        ({"kind": "Service"}, "Service/?: metadata: must be a section with a name"),
+        (
+            {"kind": "Service", "metadata": {"name": "a"}},
+            "Service/a: kind: no schema of None Service",
+        ),
+        (
+            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}},
+            "Service/a: spec: is missing",
+        ),
         (
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a", "labels": {"-a": "b"}}},
             "Namespace/a: metadata.labels[-a]: is no label's key",

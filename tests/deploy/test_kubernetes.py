@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deploy.checks import schemas
 from deploy.checks.objects import Rendering, name_of
@@ -17,7 +19,7 @@ from deploy.checks.series import by_scalers, names
 from tests.deploy.renderings import COMBINATIONS, FULL, HPA, KUBERNETES, NGINX, Combination, rendered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from deploy.checks.objects import Document
 
@@ -876,6 +878,33 @@ def test_a_mistake_is_found_and_its_object_named(mistake: Mistake) -> None:
     assert any(
         problem.name == (mistake.told or mistake.name) and mistake.text in problem.text for problem in found
     ), "\n".join(map(str, found)) or "nothing was found"
+
+
+def paths(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """Every path of keys and numbers in a document."""
+    for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*path, key)
+        if isinstance(entry, dict | list):
+            yield from paths(entry, *path, key)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_whatever_is_wrong_the_checks_come_to_an_end(data: st.DataObject) -> None:
+    documents = list(rendered(data.draw(st.sampled_from([FULL, HPA, NGINX]))))
+    index = data.draw(
+        st.sampled_from([i for i, one in enumerate(documents) if one["kind"] != "PrometheusRule"])
+    )
+    documents[index] = found = copy.deepcopy(documents[index])
+    *path, last = data.draw(st.sampled_from(list(paths(found))))
+    for key in path:
+        found = found[key]
+    value = data.draw(st.sampled_from([GONE, None, {}, [], "x", 0, -1, True]))
+    if value is GONE:
+        del found[last]
+    else:
+        found[last] = value
+    assert isinstance(list(schemas.check([documents[index]])) or policy(documents), list)
 
 
 def test_the_adapters_names_are_those_that_the_plain_autoscalers_ask_for() -> None:
