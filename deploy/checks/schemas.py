@@ -60,11 +60,8 @@ def _check(document: Document) -> Iterator[Problem]:
             name, "kind", f"no schema of {document.get('apiVersion')} {document.get('kind')} in {CRDS.name}/"
         )
         return
-    if (
-        "spec" in validator.schema["properties"]
-        and "spec" not in document
-        and document["kind"] != "Namespace"
-    ):
+    has_spec = isinstance(validator.schema, dict) and "spec" in validator.schema["properties"]
+    if has_spec and "spec" not in document and document["kind"] != "Namespace":
         yield Problem(name, "spec", "is missing")
     for error in sorted(validator.iter_errors(document), key=lambda error: list(map(str, error.path))):
         yield _told(name, document, error)
