@@ -117,6 +117,10 @@ class TestEmbedded:
         assert {status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb")} == {"0" * 16}
         assert status["NoNewPrivs"] == "1"
 
+    def test_the_engine_keeps_nothing_and_reports_to_nobody(self, reading: Container) -> None:
+        assert read_receipt()
+        assert reading.execute("find", "/tmp").stdout == "/tmp\n"  # its telemetry would cache here
+
     def test_nothing_can_be_written_but_tmp(self, reading: Container) -> None:
         assert reading.execute("id", "-u").stdout == "65532\n"
         for place in ("/", "/etc/ocr-gateway/", "/opt/ocr-gateway/", "/var/tmp/", "/run/", "/usr/local/bin/"):
