@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,3 +104,13 @@ def test_nasty_files_are_refused_as_they_should() -> None:
     for name in refused:
         with pytest.raises(BadImage):
             decode((NASTY / name).read_bytes())
+
+
+def test_nothing_is_reported_to_anybody(tmp_path: Path) -> None:
+    """onnxruntime keeps what it is about to send, and a number for the machine, under the user's home."""
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    load = "from gateway.engines.embedded.reader import Reader; Reader()"
+    subprocess.run(
+        [sys.executable, "-c", load], env={**environment, "HOME": str(tmp_path)}, check=True, timeout=120
+    )
+    assert list(tmp_path.iterdir()) == []
