@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from gateway.model import Engine
 
-# vLLM closes idle connections after 5 s; ours must be gone before, or a request meets a closed one.
-KEEP_ALIVE_S = 4
+# vLLM closes idle connections after 5 s; ours must be gone before, or a request meets a closed one. An engine
+# whose event loop has stood still for a while closes first, and reads what has arrived after.
+KEEP_ALIVE_S = 2
 # The longest ordinary answer taken from an engine.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # Connections that fail for want of something on this side.

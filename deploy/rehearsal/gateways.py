@@ -48,10 +48,8 @@ LONG_TOKENS = 1200
 # From a pod's termination to the last balancer that knows: some seconds in a busy cluster.
 PROPAGATION_S = 3.0
 _START_S = 180
-# A machine too busy for all these processes is not what is rehearsed: an engine whose loop stands still for
-# seconds takes no connections, and closes idle ones over a request that has arrived.
+# A machine too busy for all these processes is not what is rehearsed.
 _CONNECT_S = 30
-_RETRIES = 3
 _RELOADED_S = 120
 _LOOK_S = 0.1
 _SHOWN = 20
@@ -135,7 +133,6 @@ class Rehearsal:
         self._routes = yaml.safe_load(self._map[FILE])
         for limit in ("linger_s", "drain_s"):
             self._routes["server"][limit] *= options.pace
-        self._routes.setdefault("retry", {})["per_request"] = _RETRIES
         for route in self._routes["routes"].values():
             route.setdefault("timeouts", {})["connect_s"] = _CONNECT_S
         self._pods: list[Pod] = []
