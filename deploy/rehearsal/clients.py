@@ -203,11 +203,11 @@ def _whole(body: bytes, tokens: int) -> str | None:
 
 def _streamed(body: bytes, tokens: int) -> str | None:
     events = [line.removeprefix("data: ") for line in body.decode().splitlines() if line]
-    if not events or events[-1] != "[DONE]":
-        return "a stream that broke off"
-    told = [json.loads(event) for event in events[:-1]]
+    told = [json.loads(event) for event in events if event != "[DONE]"]
     if any("error" in event for event in told):
         return "an error event"
+    if not told or events[-1] != "[DONE]":
+        return "a stream that broke off"
     usage = told[-1].get("usage") or {}
     return None if usage.get("completion_tokens") == tokens else "a stream that is not whole"
 

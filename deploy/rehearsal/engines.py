@@ -107,20 +107,20 @@ class Report:
     Attributes:
         phases: one after the other.
         tally: the clients'.
-        ended: how each engine that was terminated ended, by name.
+        ended: how each engine that was terminated ended, by name and address.
         served: answers, by pool.
     """
 
     phases: list[Phase] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
-    ended: dict[str, Ended] = field(default_factory=dict)
+    ended: list[tuple[str, Ended]] = field(default_factory=list)
     served: dict[str, float] = field(default_factory=dict)
 
     def faults(self) -> list[str]:
         """Return what was not as it should be."""
         found = [f"{phase.lost} requests failed while {phase.what}" for phase in self.phases if phase.lost]
         found += [f"pool {pool} has served nobody" for pool, count in self.served.items() if not count]
-        for name, ended in self.ended.items():
+        for name, ended in self.ended:
             if ended.killed:
                 found.append(f"{name} was killed: its grace was over")
             elif ended.status:
@@ -327,7 +327,7 @@ class Rehearsal:
             ("a pool is scaled down to one engine", lambda: last.scale(1)),
             ("that one, all that its name has, is replaced", last.update),
             ("the pool is scaled up again", lambda: last.scale(REPLICAS)),
-            (LOSS, lambda: first.lose(0)),
+            (LOSS, lambda: last.lose(0)),
         ]
         await clients.answered(self._options.clients)
         for number, (what, play) in enumerate(phases, 1):
@@ -363,7 +363,7 @@ class Rehearsal:
         self._say(f"DNS: {host} has {', '.join(sorted(addresses)) or 'no address'}")
 
     def _note(self, name: str, ended: Ended) -> None:
-        self.report.ended[name] = ended
+        self.report.ended.append((name, ended))
         how = "killed" if ended.killed else f"exit status {ended.status}"
         self._say(f"{name} has ended after {ended.took_s:.1f} s: {how}")
 

@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
-from deploy.rehearsal.engines import Options, rehearse
+from collections import Counter
 
-SHORT = Options(clients=24, pace=0.02, phases=(1, 2, 3))
+import pytest
+
+from deploy.rehearsal.engines import BROKEN, LOSS, Options, Phase, Report, rehearse
+from deploy.rehearsal.pods import Ended
+
+SHORT = Options(clients=16, pace=0.02, phases=(1, 2, 3, 5))
 
 
-async def test_engines_are_updated_and_scaled_and_a_pools_only_one_is_replaced_without_loss() -> None:
+async def test_engines_come_and_go_without_loss_unless_they_are_killed_and_that_is_seen() -> None:
     said: list[str] = []
     report = await rehearse(SHORT, said.append)
     assert report.faults() == [], (report.tally.failures, said)
-    assert [phase.answered >= SHORT.clients for phase in report.phases] == [True] * 3
-    # Both of each pool, the one that was taken away, and the only one.
-    assert len(report.ended) == 6
-    assert report.tally.streamed
-    assert report.tally.answered > report.tally.streamed
+    assert [phase.answered >= SHORT.clients for phase in report.phases] == [True] * 4
+    assert len(report.ended) == 6  # both of each pool, the one that was taken away, and the only one
+    *orderly, killed = report.phases
+    assert not any(phase.failures for phase in orderly)
+    assert killed.failures[BROKEN]
+    assert report.tally.answered > report.tally.streamed > 0
 
 
-async def test_engines_that_are_killed_lose_streams_and_the_rehearsal_sees_it() -> None:
-    report = await rehearse(Options(clients=24, pace=0.02, abrupt=True, phases=(2,)), lambda _: None)
-    assert report.phases[0].lost
-    assert report.faults()
+@pytest.mark.parametrize(
+    ("what", "reason", "lost"),
+    [
+        ("updated", BROKEN, 1),
+        ("updated", "502 engine_died", 1),
+        (LOSS, "502 engine_died", 1),
+        (LOSS, BROKEN, 0),
+    ],
+)
+def test_only_streams_of_an_engine_that_is_lost_may_break(what: str, reason: str, lost: int) -> None:
+    report = Report(phases=[Phase(what, answered=9, failures=Counter({reason: 1}))])
+    assert report.phases[0].lost == lost
+    assert bool(report.faults()) == bool(lost)
+
+
+def test_an_engine_that_had_to_be_killed_or_failed_is_a_fault_and_so_is_an_idle_pool() -> None:
+    report = Report(
+        ended=[("a", Ended(0, False, 1.0)), ("b", Ended(-9, True, 1.0)), ("c", Ended(1, False, 1.0))],
+        served={"mtp3": 5.0, "plain": 0.0},
+    )
+    assert [fault.partition(" ")[0] for fault in report.faults()] == ["pool", "b", "c"]
