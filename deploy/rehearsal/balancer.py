@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import sys
@@ -21,7 +22,7 @@ import uvloop
 from aiohttp import web
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from types import TracebackType
 
 Mode = Literal["connections", "requests"]
@@ -143,13 +144,16 @@ class _Client(_End):
             end.transport.close()
 
 
-async def _pass_connections(backends: _Backends) -> int:
+@contextlib.asynccontextmanager
+async def _pass_connections(backends: _Backends) -> AsyncIterator[int]:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: _Client(backends), _HOST, 0, backlog=_BACKLOG)
-    return int(server.sockets[0].getsockname()[1])
+    async with server:
+        yield int(server.sockets[0].getsockname()[1])
 
 
-async def _pass_requests(backends: _Backends) -> int:
+@contextlib.asynccontextmanager
+async def _pass_requests(backends: _Backends) -> AsyncIterator[int]:
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),  # nginx's upstream-keepalive-timeout
         timeout=aiohttp.ClientTimeout(None),
@@ -186,7 +190,9 @@ async def _pass_requests(backends: _Backends) -> int:
     await runner.setup()
     site = web.TCPSite(runner, _HOST, 0, backlog=_BACKLOG)
     await site.start()
-    return int(runner.addresses[0][1])
+    async with session:
+        yield int(runner.addresses[0][1])
+    await runner.cleanup()
 
 
 async def _run(mode: Mode) -> None:
@@ -198,10 +204,10 @@ async def _run(mode: Mode) -> None:
             loop.call_soon_threadsafe(setattr, backends, "urls", json.loads(line))
         loop.call_soon_threadsafe(ended.set)
 
-    port = await (_pass_connections if mode == "connections" else _pass_requests)(backends)
-    print(port, flush=True)
-    threading.Thread(target=read, daemon=True).start()
-    await ended.wait()
+    async with (_pass_connections if mode == "connections" else _pass_requests)(backends) as port:
+        print(port, flush=True)
+        threading.Thread(target=read, daemon=True).start()
+        await ended.wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -64,7 +64,8 @@ class Options:
         replicas: how many gateways there are.
         pace: all times of the manifests and of server.linger_s and drain_s, multiplied by this.
         mode: what the balancer balances.
-        abrupt: gateways are killed instead of terminated: requests are lost, and the rehearsal says so.
+        abrupt: gateways are killed instead of terminated: requests are lost, and the rehearsal says so. The
+            configuration stays as it is.
     """
 
     clients: int = 64
@@ -95,7 +96,7 @@ class Report:
         found = [f"{number} requests failed: {reason}" for reason, number in self.tally.reasons.items()]
         if len(self.ended) != options.replicas:
             found.append(f"{len(self.ended)} of {options.replicas} gateways were replaced")
-        if self.reloads != options.replicas:
+        if self.reloads != options.replicas and not options.abrupt:
             found.append(f"{self.reloads} of {options.replicas} gateways took the ConfigMap's change over")
         for name, ended in self.ended.items():
             if ended.killed:
@@ -164,8 +165,9 @@ class Rehearsal:
                     began = time.monotonic()
                     async with clients:
                         await clients.answered(options.clients)
-                        await self._change_config()
-                        await clients.answered(options.clients)
+                        if not options.abrupt:
+                            await self._change_config()
+                            await clients.answered(options.clients)
                         await self._update()
                         await clients.answered(options.clients)
                     self.report.took_s = time.monotonic() - began
