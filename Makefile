@@ -22,7 +22,7 @@ test-vllm: $(VENV)/dev.stamp  ## the gateway before real vLLM servers; installs 
 test-image: $(VENV)/dev.stamp  ## both container images, built and run (as root, with buildah and debootstrap); 10 minutes the first time
 	$(BIN)/pytest --no-cov tests/image/live_image.py
 
-rehearse: $(VENV)/run.stamp  ## rolling updates of gateways and engines under load, with a cluster's own times
+rehearse: $(VENV)/dev.stamp  ## rolling updates of gateways and engines under load, with a cluster's own times
 	$(BIN)/python -m deploy.rehearsal gateway
 	$(BIN)/python -m deploy.rehearsal engines
 
