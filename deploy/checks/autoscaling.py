@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _KINDS = ("ScaledObject", "HorizontalPodAutoscaler")
 # What KEDA's prometheus scaler cannot do without.
 _TRIGGER = ("serverAddress", "query", "threshold")
+_ADDRESS = re.compile(r"https?://\S+")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
@@ -35,13 +36,14 @@ def check(rendering: Rendering) -> Iterator[Problem]:
         kind = target.get("kind", "Deployment")
         found = rendering.find(kind, target.get("name"), namespace_of(scaler))
         if found is None or target.get("apiVersion", found["apiVersion"]) != found["apiVersion"]:
-            there = rendering.names(kind, namespace_of(scaler))
-            yield Problem(
-                name, "spec.scaleTargetRef", f"no {kind} {target.get('name')} to scale; there are: {there}"
-            )
+            text = f"no {kind} {target.get('name')} to scale in its namespace; there are: "
+            yield Problem(name, "spec.scaleTargetRef", text + rendering.names(kind, namespace_of(scaler)))
         least, most = bounds(scaler)
         if least > most:
             yield Problem(name, "spec", f"at least {least} and at most {most} replicas: no number is both")
+        if min(least, spec.get("idleReplicaCount", least)) < 1:
+            text = "may end all replicas, and no request waits until one is back; minReplicaCount: 1"
+            yield Problem(name, "spec", text)
         for index, trigger in enumerate(spec.get("triggers") or ()):
             if trigger.get("type") == "prometheus":
                 yield from _trigger(name, f"spec.triggers[{trigger.get('name', index)}]", trigger)
@@ -66,6 +68,11 @@ def _trigger(name: str, where: str, trigger: Document) -> Iterator[Problem]:
     if metadata.get("ignoreNullValues", "true") != "false":
         text = 'must be "false": no data would count as 0, and end every engine but the fewest'
         yield Problem(name, f"{where}.metadata.ignoreNullValues", text)
+    if not _ADDRESS.fullmatch(str(metadata.get("serverAddress", "http://x"))):
+        yield Problem(name, f"{where}.metadata.serverAddress", "must begin with http:// or https://")
+    if trigger.get("metricType", "AverageValue") != "AverageValue":
+        text = "must be AverageValue: the query's figure is for all replicas together"
+        yield Problem(name, f"{where}.metricType", text)
     for key in ("threshold", "activationThreshold"):
         if not _NUMBER.fullmatch(str(metadata.get(key, "0"))):
             yield Problem(name, f"{where}.metadata.{key}", f"{metadata[key]!r} is not a number")

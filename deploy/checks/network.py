@@ -20,7 +20,7 @@ from deploy.checks.objects import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from deploy.checks.objects import Document, Pod, Rendering
 
@@ -167,14 +167,14 @@ def _budgets(rendering: Rendering) -> Iterator[Problem]:
             )
 
 
-def evictable(budget: Mapping[str, Any], replicas: int) -> int:
+def evictable(budget: Mapping[str, Any], replicas: int, rounded: Callable[[float], int] = math.ceil) -> int:
     """Return how many of so many healthy pods a budget lets go; percentages round up, as Kubernetes does."""
 
     def count(value: int | str) -> int:
         if isinstance(value, int):
             return value
         share = re.fullmatch(r"([0-9]+)%", value)
-        return math.ceil(replicas * int(share[1]) / 100) if share else 0
+        return rounded(replicas * int(share[1]) / 100) if share else 0
 
     if "maxUnavailable" in budget:
         return count(budget["maxUnavailable"])

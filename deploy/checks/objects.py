@@ -69,6 +69,11 @@ class Container:
         return list(self.spec.get("args") or ())
 
     @property
+    def writable(self) -> list[Document]:
+        """Its mounts that it may write to."""
+        return [mount for mount in self.spec.get("volumeMounts") or () if not mount.get("readOnly")]
+
+    @property
     def env(self) -> dict[str, Document]:
         """Its environment variables by name."""
         return {variable["name"]: variable for variable in self.spec.get("env") or ()}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SECRETS = {"ocr-gateway-keys": {"engine-key"}}
 # An engine loads its model for minutes.
 ENGINE_STARTS_S = 300
+# A busy container answers late, and a restart cuts all it has.
+LEAST_LIVENESS_S = 30
 
 _VOLUMES = {
     "configMap",
@@ -86,6 +88,9 @@ def _security(rendering: Rendering, pod: Pod) -> Iterator[Problem]:
                 yield Problem(
                     pod.name, where, "mounts a token of the service account; nothing here needs one"
                 )
+    if "fsGroup" not in at(pod.spec, "securityContext") and _claims(pod):
+        text = "must be set: a new volume belongs to root, and these containers could not write to it"
+        yield Problem(pod.name, f"{pod.path}.securityContext.fsGroup", text)
     account = rendering.find("ServiceAccount", pod.spec.get("serviceAccountName"), pod.namespace) or {}
     mounted = pod.spec.get("automountServiceAccountToken", account.get("automountServiceAccountToken", True))
     if mounted:
@@ -94,6 +99,13 @@ def _security(rendering: Rendering, pod: Pod) -> Iterator[Problem]:
             f"{pod.path}.automountServiceAccountToken",
             "a token of the service account is mounted; set it to false",
         )
+
+
+def _claims(pod: Pod) -> bool:
+    """Whether the pod brings persistent volumes that it writes to."""
+    claims = {at(claim, "metadata", "name") for claim in at(pod.owner, "spec", "volumeClaimTemplates") or ()}
+    claims |= {one["name"] for one in pod.spec.get("volumes") or () if "persistentVolumeClaim" in one}
+    return any(mount["name"] in claims for one in pod.containers for mount in one.writable)
 
 
 def _container(pod: Pod, container: Container) -> Iterator[Problem]:
@@ -182,8 +194,7 @@ def _probes(pod: Pod, container: Container) -> Iterator[Problem]:
         wanted = _PATHS.get(pod.component, {}).get(kind)
         if wanted and at(probe, "httpGet", "path") != wanted:
             yield Problem(pod.name, f"{where}.httpGet.path", f"must be {wanted}")
-    startup = container.spec.get("startupProbe") or {}
-    allowed_s = startup.get("failureThreshold", 3) * startup.get("periodSeconds", 10)
+    startup, allowed_s = _lasts(container, "startupProbe")
     if pod.component == ENGINE and startup and allowed_s < ENGINE_STARTS_S:
         yield Problem(
             pod.name,
@@ -191,6 +202,21 @@ def _probes(pod: Pod, container: Container) -> Iterator[Problem]:
             f"allows {allowed_s} s to load a model; give it {ENGINE_STARTS_S} s or more "
             "(failureThreshold x periodSeconds)",
         )
+
+    alive, allowed_s = _lasts(container, "livenessProbe")
+    if alive and allowed_s < LEAST_LIVENESS_S:
+        yield Problem(
+            pod.name,
+            f"{container.where}.livenessProbe",
+            f"ends it after {allowed_s} s of silence, with all it is answering; a busy one is late: "
+            f"{LEAST_LIVENESS_S} s or more (failureThreshold x periodSeconds)",
+        )
+
+
+def _lasts(container: Container, kind: str) -> tuple[Document, int]:
+    """A probe, and the seconds for which it must fail."""
+    probe = container.spec.get(kind) or {}
+    return probe, probe.get("failureThreshold", 3) * probe.get("periodSeconds", 10)
 
 
 def _spread(pod: Pod) -> Iterator[Problem]:

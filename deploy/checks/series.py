@@ -130,6 +130,9 @@ def check(rendering: Rendering) -> Iterator[Problem]:
     adapted = known | {name.replace(":", "_"): known[name] for name in recorded}
     for one in by_scalers(rendering):
         yield from _expression(one, adapted if one.name.startswith("HorizontalPodAutoscaler") else known)
+    for name, where, model in _dashboards(rendering):
+        if model is None:
+            yield Problem(name, where, "is no dashboard: not a JSON object")
     for one in by_dashboards(rendering):
         yield from _expression(one, known)
     for name, where, rule in rules:
@@ -223,11 +226,21 @@ def by_scalers(rendering: Rendering) -> Iterator[Asked]:
 
 def by_dashboards(rendering: Rendering) -> Iterator[Asked]:
     """Yield every expression of the dashboards that Grafana's sidecar would load."""
+    for name, where, model in _dashboards(rendering):
+        for inside, expr in dashboard(model or {}):
+            yield Asked(name, f"{where}.{inside}", expr)
+
+
+def _dashboards(rendering: Rendering) -> Iterator[tuple[str, str, Document | None]]:
+    """Yield whose and where each dashboard is, and the dashboard; None where it is no JSON object."""
     for config_map in rendering.of("ConfigMap"):
         if "grafana_dashboard" in at(config_map, "metadata", "labels"):
             for file, text in at(config_map, "data").items():
-                for where, expr in dashboard(json.loads(text)):
-                    yield Asked(name_of(config_map), f"data[{file}].{where}", expr)
+                try:
+                    model = json.loads(text)
+                except ValueError:
+                    model = None
+                yield name_of(config_map), f"data[{file}]", model if isinstance(model, dict) else None
 
 
 def dashboard(model: Document) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import json
 import math
 import re
 import tempfile
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from deploy.checks import autoscaling, series
-from deploy.checks.network import scalers
+from deploy.checks.network import evictable, fewest, scalers
 from deploy.checks.objects import ENGINE, GATEWAY, POOL, SWEEP, Problem, at, name_of, namespace_of
+from deploy.checks.pods import quantity
 from gateway.cli import _parser
 from gateway.config import EMBEDDED, load, require_safe
 from gateway.engine_args import arguments, environment
@@ -38,9 +40,20 @@ DNS_CACHE_S = 30
 # What an end takes beyond its parts; vLLM 0.32 that had drained took some 8 s more (seen on a busy CPU).
 GATEWAY_MARGIN_S, ENGINE_MARGIN_S = 5, 15
 
-_CONFIG_MAP_BYTES = 1024 * 1024
+# What `kubectl apply` can keep of an object in its annotation.
+_APPLIED_BYTES = 256 * 1024
 _GRACE_S = 30  # Kubernetes' own
 _DURATION = re.compile(r"([0-9]+)(h|ms|m|s)")
+# What is for the operator, on the port that clients reach.
+_PAGES = ("/metrics", "/status")
+# Where an engine keeps what it loads and compiles; its root file system cannot be written to.
+_CACHES = ("HOME", "HF_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+# By how many GPUs one engine is divided.
+_PARALLEL = (
+    ("--tensor-parallel-size", "-tp"),
+    ("--pipeline-parallel-size", "-pp"),
+    ("--data-parallel-size", "-dp"),
+)
 _NGINX = "nginx.ingress.kubernetes.io/"
 
 
@@ -73,14 +86,11 @@ def check(rendering: Rendering) -> Iterator[Problem]:
                 "data",
                 "a secret has no place in a rendering: `kubectl create secret` makes it",
             )
-    for config_map in rendering.of("ConfigMap"):
-        held = sum(
-            len(key) + len(value.encode())
-            for section in ("data", "binaryData")
-            for key, value in at(config_map, section).items()
-        )
-        if held > _CONFIG_MAP_BYTES:
-            yield Problem(name_of(config_map), "data", f"{held} bytes; a ConfigMap holds {_CONFIG_MAP_BYTES}")
+    for document in rendering.documents:
+        held = len(json.dumps(document, ensure_ascii=False).encode())
+        if held > _APPLIED_BYTES:
+            text = f"{held} bytes; `kubectl apply` takes objects of up to {_APPLIED_BYTES}"
+            yield Problem(name_of(document), "data", text)
     found: list[Served] = []
     for config_map in rendering.of("ConfigMap"):
         if ROUTES in at(config_map, "data"):
@@ -221,9 +231,24 @@ def _variables(container: Container) -> dict[str, str]:
     return found
 
 
+def _secrets(container: Container) -> set[str]:
+    """Where in secrets the container's environment comes from."""
+    found = (at(variable, "valueFrom", "secretKeyRef") for variable in container.env.values())
+    return {f"{source.get('name')}/{source.get('key')}" for source in found if source}
+
+
 def _gateway(rendering: Rendering, served: Served) -> Iterator[Problem]:
     pod, container, config = served.pod, served.container, served.config
     server, name = config.server, name_of(served.config_map)
+    for pool, settings in config.pools.items():
+        if settings.api_key and settings.api_key not in _secrets(container):
+            text = "must come from a Secret, as ${ENGINE_KEY:-} does, and stand in no manifest"
+            yield Problem(name, f"data[{ROUTES}].pools.{pool}.api_key", text)
+    strategy, replicas = at(pod.owner, "spec", "strategy"), fewest(rendering, pod)
+    gone = {"maxUnavailable": at(strategy, "rollingUpdate", "maxUnavailable") or 0}
+    if strategy.get("type") == "Recreate" or evictable(gone, replicas, math.floor) >= max(replicas, 1):
+        text = "an update ends every gateway before another one is ready; maxUnavailable: 0 and maxSurge: 1"
+        yield Problem(pod.name, "spec.strategy", text)
     if server.drain_s < served.life_s:
         yield Problem(
             name,
@@ -337,6 +362,9 @@ def _engines(rendering: Rendering, served: Served) -> Iterator[Problem]:
                     "spec.clusterIP",
                     f"must be None (headless): {engine} asks for every engine's address, and would get one",
                 )
+            if not engine.startswith("dns+") and at(service, "spec", "clusterIP") == "None":
+                text = f"{engine} finds one of headless Service {found[0]}'s engines; dns+{engine} finds all"
+                yield Problem(name, where, text)
             if at(service, "spec", "publishNotReadyAddresses") is True:
                 yield Problem(
                     name_of(service),
@@ -367,19 +395,9 @@ def _engine(served: Served, pool: str, engine: str, pod: Pod) -> Iterator[Proble
     where = container.where
     if container.spec.get("command") != ["vllm", "serve"]:
         yield Problem(pod.name, f"{where}.command", f"{container.spec.get('command')} must be [vllm, serve]")
-    expected = arguments(config, pool, engine)
-    for index, (found, wanted) in enumerate(itertools.zip_longest(container.args, expected)):
-        if found != wanted:
-            yield Problem(
-                pod.name,
-                f"{where}.args[{index}]",
-                f"{found} must be {wanted}; `ocr-gateway engine-args --config ... --pool {pool} --kustomize` "
-                "writes them",
-            )
-            break
-    yield from _engine_environment(config, settings, pod, container)
-    if not any("/" in key for key in at(container.spec, "resources", "limits")):
-        yield Problem(pod.name, f"{where}.resources.limits", "no GPU is asked for, such as nvidia.com/gpu: 1")
+    yield from _engine_arguments(pod, container, pool, arguments(config, pool, engine))
+    yield from _engine_environment(served, settings, pod, container)
+    yield from _engine_resources(pod, container)
     if pod.spec.get("enableServiceLinks") is not False:
         yield Problem(
             pod.name,
@@ -387,6 +405,50 @@ def _engine(served: Served, pool: str, engine: str, pod: Pod) -> Iterator[Proble
             "must be false: a Service called vllm would set VLLM_PORT, which vLLM reads, to an address",
         )
     yield from _engine_end(config, pod, container)
+
+
+def _engine_arguments(pod: Pod, container: Container, pool: str, expected: list[str]) -> Iterator[Problem]:
+    """What the configuration says comes first, and nothing that an operator adds behind it says otherwise."""
+    where = f"{container.where}.args"
+    own, more = container.args[: len(expected)], container.args[len(expected) :]
+    for index, (found, wanted) in enumerate(itertools.zip_longest(own, expected, fillvalue="nothing")):
+        if found != wanted:
+            yield Problem(
+                pod.name,
+                f"{where}[{index}]",
+                f"{found} must be {wanted}; `ocr-gateway engine-args --config ... --pool {pool} --kustomize` "
+                "writes them, and what you add comes after them",
+            )
+            return
+    for option in (word.partition("=")[0] for word in more if word.startswith("-")):
+        if option in expected:
+            yield Problem(pod.name, where, f"{option} is there twice; {ROUTES} says what it is")
+        if option == "--api-key":
+            yield Problem(
+                pod.name, where, "--api-key shows the key to all; VLLM_API_KEY has it from the Secret"
+            )
+
+
+def _engine_resources(pod: Pod, container: Container) -> Iterator[Problem]:
+    where = container.where
+    limits = at(container.spec, "resources", "limits").items()
+    gpus = sum(quantity(number) for key, number in limits if "/" in key)
+    words = [_option(container.args, option) for options in _PARALLEL for option in options]
+    wanted = math.prod(int(word) for word in words if word and word.isdecimal())
+    if not gpus:
+        yield Problem(pod.name, f"{where}.resources.limits", "no GPU is asked for, such as nvidia.com/gpu: 1")
+    elif gpus != wanted:
+        text = f"{gpus:f} GPUs; its arguments want {wanted} (tensor x pipeline x data parallel)"
+        yield Problem(pod.name, f"{where}.resources.limits", text)
+    writable = [mount.get("mountPath", "").rstrip("/") for mount in container.writable]
+    if "/dev/shm" not in writable:  # noqa: S108 - vLLM's processes share memory there
+        text = "nothing is mounted at /dev/shm: 64 MiB are too little for vLLM's processes"
+        yield Problem(pod.name, f"{where}.volumeMounts", text)
+    for key in _CACHES:
+        path = str(at(container.env, key, "value") or "")
+        if (path or key == "HOME") and not any(f"{path}/".startswith(f"{one}/") for one in writable):
+            text = f"{path or 'nothing'} must be a path in a volume: the root file system is read-only"
+            yield Problem(pod.name, f"{where}.env[{key}]", text)
 
 
 def _engine_end(config: Config, pod: Pod, container: Container) -> Iterator[Problem]:
@@ -422,18 +484,20 @@ def _engine_end(config: Config, pod: Pod, container: Container) -> Iterator[Prob
         )
 
 
-def _engine_environment(config: Config, pool: Pool, pod: Pod, container: Container) -> Iterator[Problem]:
-    variables = _variables(container)
-    for key, value in environment(config).items():
+def _engine_environment(served: Served, pool: Pool, pod: Pod, container: Container) -> Iterator[Problem]:
+    variables, secrets = _variables(container), _secrets(container) | _secrets(served.container)
+    for key, value in environment(served.config).items():
         if variables.get(key) != value:
             yield Problem(pod.name, f"{container.where}.env[{key}]", f"{variables.get(key)} must be {value}")
-    key = variables.get("VLLM_API_KEY", "")
+    key, text = variables.get("VLLM_API_KEY", ""), "comes from {}, and the pool's api_key from {}"
     if key != pool.api_key:
-        yield Problem(
-            pod.name,
-            f"{container.where}.env[VLLM_API_KEY]",
-            f"comes from {key or 'nowhere'}, and the pool's api_key from {pool.api_key or 'nowhere'}",
-        )
+        told = text.format(_source(key, secrets), _source(pool.api_key, secrets))
+        yield Problem(pod.name, f"{container.where}.env[VLLM_API_KEY]", told)
+
+
+def _source(key: str, secrets: set[str]) -> str:
+    """Where a key comes from, in words; one that stands in a manifest is not repeated."""
+    return key if key in secrets else "a manifest" if key else "nowhere"
 
 
 def _in_front(rendering: Rendering, served: Served) -> Iterator[Problem]:
@@ -445,18 +509,21 @@ def _in_front(rendering: Rendering, served: Served) -> Iterator[Problem]:
         in rendering.selected({"matchLabels": at(service, "spec", "selector")}, namespace_of(service))
     }
     for ingress in rendering.of("Ingress"):
-        backends = {
-            at(path, "backend", "service", "name")
+        paths = [
+            str(path.get("path", "/"))
             for rule in at(ingress, "spec", "rules") or ()
             for path in at(rule, "http", "paths") or ()
-            if at(path, "backend", "service", "name")
-        }
-        if backends & own and "nginx" in (at(ingress, "spec", "ingressClassName") or "nginx"):
+            if at(path, "backend", "service").get("name") in own
+        ]
+        yield from _published(name_of(ingress), "spec.rules", paths)
+        if paths and "nginx" in (at(ingress, "spec", "ingressClassName") or "nginx"):
             yield from _nginx(ingress, served)
     for route in rendering.of("HTTPRoute"):
         for index, rule in enumerate(at(route, "spec", "rules") or ()):
             if not own & {backend.get("name") for backend in rule.get("backendRefs") or ()}:
                 continue
+            paths = [at(match, "path", "value") or "/" for match in rule.get("matches") or [{}]]
+            yield from _published(name_of(route), f"spec.rules[{index}].matches", paths)
             for key in ("request", "backendRequest"):
                 told = at(rule, "timeouts", key) or None
                 unset = told is None and key == "backendRequest"
@@ -466,6 +533,12 @@ def _in_front(rendering: Rendering, served: Served) -> Iterator[Problem]:
                         f"spec.rules[{index}].timeouts.{key}",
                         f"{told or 'the implementation decides'}; {served.life}",
                     )
+
+
+def _published(name: str, where: str, paths: list[str]) -> Iterator[Problem]:
+    for path in paths:
+        if open_ := [page for page in _PAGES if page.startswith(path)]:
+            yield Problem(name, where, f"{path} publishes {' and '.join(open_)}, too; clients need /v1 alone")
 
 
 def _asked(rendering: Rendering, served: Served) -> Iterator[Problem]:

@@ -42,7 +42,11 @@ def told(check: Callable[[Rendering], Iterator[Problem]], *documents: Document) 
 
 
 def scaled(name: str = "x", **spec: Any) -> Document:
-    return of("ScaledObject", name, **{"scaleTargetRef": {"name": "d"}, "triggers": [], **spec})
+    return of(
+        "ScaledObject",
+        name,
+        **{"scaleTargetRef": {"name": "d"}, "minReplicaCount": 1, "triggers": [], **spec},
+    )
 
 
 TRIGGER = {"serverAddress": "http://p:9090", "query": "up", "threshold": "1", "ignoreNullValues": "false"}
@@ -60,7 +64,7 @@ class TestAutoscalers:
         [
             (
                 {"scaleTargetRef": {"name": "e"}},
-                "spec.scaleTargetRef: no Deployment e to scale; there are: d",
+                "spec.scaleTargetRef: no Deployment e to scale in its namespace; there are: d",
             ),
             (
                 {"scaleTargetRef": {"name": "d", "kind": "StatefulSet"}},
@@ -107,7 +111,7 @@ class TestAutoscalers:
     def test_a_plain_ones_defaults_are_its_own(self) -> None:
         hpa = of("HorizontalPodAutoscaler", scaleTargetRef={"kind": "Deployment", "name": "d"}, maxReplicas=2)
         assert autoscaling.bounds(hpa) == (1, 2)
-        assert autoscaling.bounds(scaled()) == (0, 100)
+        assert autoscaling.bounds(of("ScaledObject")) == (0, 100)
 
 
 class TestBudgets:

@@ -63,6 +63,10 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
     return edit
 
 
+def plus(*more: str) -> Callable[[list[str]], list[str]]:
+    return lambda args: [*args, *more]
+
+
 def step(found: Any, key: str) -> Any:
     """The key itself, or the number of an entry of a list."""
     if isinstance(found, list):
@@ -103,6 +107,11 @@ POD = "spec template spec"
 CONTAINER = f"{POD} containers gateway"
 ENGINE = f"{POD} containers vllm"
 SWEEP = "Job/ocr-gateway-sweep"
+DASHBOARD = "ConfigMap/ocr-gateway-dashboard"
+GPUS = {
+    "requests": {"cpu": 4, "memory": "24Gi"},
+    "limits": {"cpu": 4, "memory": "24Gi", "nvidia.com/gpu": "8"},
+}
 FILE = "data routes.yaml"
 COMPONENT = "app.kubernetes.io/component"
 
@@ -302,6 +311,9 @@ MISTAKES = [
         "is missing",
     ),
     Mistake("no container", SWEEP, f"{POD} containers", [], "is empty"),
+    Mistake("a volume of root's", MTP3, f"{POD} securityContext fsGroup", GONE, "must be set: a new volume"),
+    Mistake("results of root's", SWEEP, f"{POD} securityContext fsGroup", GONE, "must be set: a new volume"),
+    Mistake("an early end", GATEWAY, f"{CONTAINER} livenessProbe failureThreshold", 1, "ends it after 10 s"),
     # Who finds whom.
     Mistake(
         "a Service of nobody", "Service/ocr-gateway", f"spec selector {COMPONENT}", "gatewy", "matches no pod"
@@ -565,7 +577,34 @@ MISTAKES = [
         "by subPath",
     ),
     Mistake("a map that never changes", ROUTES, "immutable", True, "could not take a change over"),
-    Mistake("a map too large", ROUTES, "data notes", "x" * 2**20, "a ConfigMap holds 1048576"),
+    Mistake("a map too large", ROUTES, "data notes", "x" * 2**18, "takes objects of up to 262144"),
+    Mistake("a key in the open", ROUTES, FILE, replaced("${ENGINE_KEY:-}", "k"), "must come from a Secret"),
+    Mistake("none but an outage", GATEWAY, "spec strategy", {"type": "Recreate"}, "ends every gateway"),
+    Mistake(
+        "all at once", GATEWAY, "spec strategy rollingUpdate maxUnavailable", "100%", "ends every gateway"
+    ),
+    Mistake(
+        "one engine of many",
+        ROUTES,
+        FILE,
+        replaced("dns+http://vllm-mtp3", "http://vllm-mtp3"),
+        "dns+http://vllm-mtp3:8000 finds all",
+    ),
+    Mistake(
+        "an Ingress for all pages",
+        "Ingress/ocr-gateway",
+        "spec rules 0 http paths 0 path",
+        "/",
+        "/ publishes /metrics and /status, too",
+        of=NGINX,
+    ),
+    Mistake(
+        "a route for all pages",
+        "HTTPRoute/ocr-gateway",
+        "spec rules 0 matches",
+        GONE,
+        "/ publishes /metrics and /status, too",
+    ),
     Mistake(
         "a file elsewhere",
         GATEWAY,
@@ -624,13 +663,16 @@ MISTAKES = [
         MTP3,
     ),
     Mistake("an argument that differs", PLAIN, f"{ENGINE} args 8", "128", "must be 256"),
+    Mistake("an argument too few", PLAIN, f"{ENGINE} args", lambda args: args[:-1], "nothing must be 0"),
+    Mistake("an argument twice", PLAIN, f"{ENGINE} args", plus("--port=8001"), "--port is there twice"),
+    Mistake("a key for all to see", PLAIN, f"{ENGINE} args", plus("--api-key", "k"), "shows the key"),
     Mistake(
-        "an argument too many",
-        PLAIN,
-        f"{ENGINE} args",
-        lambda args: [*args, "--enforce-eager"],
-        "--enforce-eager must be None",
+        "fewer GPUs than parts", MTP3, f"{ENGINE} args", plus("-tp", "2"), "1 GPUs; its arguments want 2"
     ),
+    Mistake("more GPUs than parts", MTP3, f"{ENGINE} resources", GPUS, "8 GPUs; its arguments want 1"),
+    Mistake("no shared memory", MTP3, f"{ENGINE} volumeMounts shm mountPath", "/shm", "at /dev/shm"),
+    Mistake("no home", MTP3, f"{ENGINE} env HOME name", "HOUSE", "nothing must be a path in a volume"),
+    Mistake("a cache elsewhere", MTP3, f"{ENGINE} env HF_HOME value", "/models", "/models must be a path in"),
     Mistake("another command", MTP3, f"{ENGINE} command", ["vllm", "bench"], "must be [vllm, serve]"),
     Mistake(
         "variables that are missing",
@@ -831,7 +873,30 @@ MISTAKES = [
         "up to 60 gateways",
         of=HPA,
     ),
+    Mistake(
+        "nobody left",
+        "ScaledObject/vllm-mtp3",
+        "spec minReplicaCount",
+        GONE,
+        "no request waits until one is back",
+    ),
+    Mistake("idlers", "ScaledObject/vllm-mtp3", "spec idleReplicaCount", 0, "may end all replicas"),
+    Mistake(
+        "each for itself",
+        "ScaledObject/vllm-mtp3",
+        "spec triggers 0 metricType",
+        "Value",
+        "must be AverageValue",
+    ),
+    Mistake(
+        "no address",
+        "ScaledObject/vllm-mtp3",
+        "spec triggers 0 metadata serverAddress",
+        "prometheus.monitoring:9090",
+        "must begin with http://",
+    ),
     # Series.
+    Mistake("no dashboard", DASHBOARD, "data ocr-gateway.json", lambda text: text[:-9], "not a JSON object"),
     Mistake(
         "a metric that does not exist",
         "PrometheusRule/ocr-gateway",
@@ -866,7 +931,7 @@ MISTAKES = [
         "spec groups",
         lambda groups: groups[1:],
         "no gateway exports ocr_gateway:",
-        "ConfigMap/ocr-gateway-dashboard",
+        DASHBOARD,
     ),
 ]
 
@@ -878,6 +943,22 @@ def test_a_mistake_is_found_and_its_object_named(mistake: Mistake) -> None:
     assert any(
         problem.name == (mistake.told or mistake.name) and mistake.text in problem.text for problem in found
     ), "\n".join(map(str, found)) or "nothing was found"
+
+
+def test_an_engine_may_have_arguments_beyond_the_configurations_and_the_gpus_for_them() -> None:
+    def larger(container: dict[str, Any]) -> dict[str, Any]:
+        more = ["--tensor-parallel-size=8", "--revision", "0123abc", "--gpu-memory-utilization", "0.95"]
+        return container | {"args": [*container["args"], *more], "resources": GPUS}
+
+    documents, _ = edited(Mistake("none", MTP3, ENGINE, larger, ""))
+    assert list(map(str, problems(documents))) == []
+
+
+def test_a_key_in_the_open_is_not_printed() -> None:
+    documents, _ = edited(Mistake("", ROUTES, FILE, replaced("${ENGINE_KEY:-}", "sk-1234"), ""))
+    told = "".join(map(str, problems(documents)))
+    assert "api_key" in told
+    assert "sk-1234" not in told
 
 
 def paths(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
