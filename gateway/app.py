@@ -117,10 +117,11 @@ class Gateway:
         while (left := end - time.monotonic()) > 0:
             connections.close_idle(time.monotonic(), patience_s)
             await asyncio.sleep(min(left, _LOOK_S))
-        self.state.kept = connections.close_idle(time.monotonic(), patience_s)
+        kept = self.state.kept = connections.close_idle(time.monotonic(), patience_s)
         self.state.draining = True
         end = time.monotonic() + server.drain_s
-        while connections.close_idle(time.monotonic(), patience_s) or self.state.open:
+        # Those that still come, such as a balancer's checks, are not waited for: they might never end.
+        while kept & connections.close_idle(time.monotonic(), patience_s) or self.state.open:
             if time.monotonic() > end:
                 if self.state.open:
                     log.warning("stopping: %d requests are broken off (server.drain_s)", self.state.open)
@@ -291,11 +292,15 @@ class _Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._stop, sig != signal.SIGINT)
 
     def _stop(self, linger: bool) -> None:
-        self._stopping = self._stopping or asyncio.get_running_loop().create_task(self._drain(linger))
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._drain(linger))
+            self._stopping.add_done_callback(_report)
 
     async def _drain(self, linger: bool) -> None:
-        await self._gateway.drain(Connections(self.server_state.connections), linger=linger)
-        self.should_exit = True
+        try:
+            await self._gateway.drain(Connections(self.server_state.connections), linger=linger)
+        finally:
+            self.should_exit = True
 
 
 def serve(config: Config, path: Path, host: str, port: int) -> None:
@@ -312,6 +317,7 @@ def serve(config: Config, path: Path, host: str, port: int) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # a connection's own client is what tells it from others
         backlog=2048,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=_LAST_BYTES_S,

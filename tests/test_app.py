@@ -20,7 +20,7 @@ import pytest
 import uvicorn
 
 from bench.serving import ROOT, SHARED, serve
-from gateway.app import Connections, Gateway, allow_many_connections, background
+from gateway.app import Connections, Gateway, _Server, allow_many_connections, background
 from gateway.config import load, parse
 from gateway.model import Engine
 from tests.support import FakeEngine, answer, chat, chunk, data_url, encoded, hang, picture, served, until
@@ -170,6 +170,7 @@ def test_a_killed_engine_fails_its_request_clearly_and_comes_back_and_all_ends_w
         assert not Path(f"/proc/{engine}").exists()
 
 
+ONE = "model: m\npools: {p: {engines: [http://127.0.0.1:9]}}\nroutes: {text: {}}\n"
 LIFE = """
 model: glm-ocr
 pools:
@@ -270,9 +271,11 @@ async def test_a_request_that_is_still_being_received_is_answered_too(tmp_path: 
 
 
 def raw(**members: Any) -> bytes:
-    """A request as it goes over a connection that is kept."""
+    """A request as it goes over a connection that is kept, by a proxy on the same machine."""
     body = json.dumps(chat(**members)).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-forwarded-for: 10.0.0.9\r\ncontent-type: application/json\r\n"
+    )
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -329,6 +332,33 @@ async def test_a_connection_is_idle_when_nothing_has_come_for_a_while() -> None:
     writer.close()
     server.should_exit = True
     await serving
+
+
+class Arrivals:
+    """Connections of which one goes when its turn comes, and one is always new."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def close_idle(self, now: float, patience_s: float) -> frozenset[tuple[str, int]]:
+        self.looks += 1
+        return frozenset({("::1", self.looks), *([("::1", 0)] if self.looks < 4 else [])})
+
+
+async def test_connections_that_go_on_arriving_do_not_hold_the_stop_up() -> None:
+    gateway, arrivals = Gateway(parse(ONE + "server: {drain_s: 3600}", "f", ROOT, {})), Arrivals()
+    await gateway.drain(arrivals, linger=False)  # type: ignore[arg-type]
+    assert arrivals.looks == 4
+    assert gateway.state.kept == {("::1", 0), ("::1", 1)}
+
+
+async def test_a_server_ends_even_if_its_drain_fails() -> None:
+    gateway = Gateway(parse(ONE, "f", ROOT, {}))
+    server = _Server(uvicorn.Config(gateway.api), gateway)
+    server.server_state.connections = None  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        await server._drain(linger=False)
+    assert server.should_exit
 
 
 async def test_what_outlasts_the_drain_limit_is_broken_off(tmp_path: Path) -> None:
@@ -424,7 +454,6 @@ def test_only_the_embedded_engine_is_started_again_when_it_hangs(monkeypatch: py
 
 
 def test_an_application_without_its_lifespan_says_what_is_missing() -> None:
-    text = "model: m\npools: {p: {engines: [http://127.0.0.1:9]}}\nroutes: {text: {}}"
-    gateway = Gateway(parse(text, "f", ROOT, {}))
+    gateway = Gateway(parse(ONE, "f", ROOT, {}))
     with pytest.raises(RuntimeError, match="lifespan"):
         gateway._running_dispatcher()
