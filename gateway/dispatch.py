@@ -232,7 +232,8 @@ class Dispatcher:
         state.begun()
         deadline = 0.0
         failed: AttemptFailed | None = None
-        seen = 0
+        attempts = 0
+        asked: set[str] = set()
         while True:
             with await self._admit(call, route, queue, deadline, failed) as lease:
                 call.lease = lease
@@ -247,11 +248,13 @@ class Dispatcher:
                     return
                 except AttemptFailed as error:
                     failed = error
-                    seen += retry.was_seen(failed.failure)
+                    # Each engine may turn it away unseen once: where all do, it must not go round and round.
+                    attempts += retry.was_seen(failed.failure) or lease.engine.name in asked
+                    asked.add(lease.engine.name)
                     state.blame(lease, failed.failure)
             left = deadline - now()
             elsewhere = state.choose(route, lease.engine.name).reason is not Fitness.DOWN
-            if not elsewhere or not state.may_retry(failed.failure, attempts=seen, seconds_left=left):
+            if not elsewhere or not state.may_retry(failed.failure, attempts=attempts, seconds_left=left):
                 raise failed.error
 
     async def _admit(

@@ -576,6 +576,20 @@ class TestRetries:
                 assert reply.status_code == 200
             assert all(took <= 1 for took in served_fleet.took()[:3])
 
+    async def test_where_all_engines_turn_a_request_away_it_does_not_go_round_and_round(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def stopping(engine: FakeEngine, request: Any, send: _Sender) -> None:
+            await send.json({"error": {"message": STOPPING, "code": 500}}, 500)
+
+        monkeypatch.setattr("gateway.state._STOPPING_REST_S", 0.0)
+        async with fleet(3) as served_fleet:
+            for engine in served_fleet.engines:
+                engine.behave = stopping
+            reply = await served_fleet.http.post(CHAT, json=chat())
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_stopping")
+            assert all(took <= 2 for took in served_fleet.took())
+
     async def test_nothing_is_retried_where_the_configuration_says_so(self) -> None:
         async with fleet(2, "retry: {per_request: 0}") as served_fleet:
             for engine in served_fleet.engines:

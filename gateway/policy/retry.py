@@ -192,7 +192,8 @@ def may_retry(
 
     Args:
         failure: what went wrong with the last attempt.
-        attempts: made so far that an engine has seen (`was_seen`), the failed one included.
+        attempts: made so far, the failed one included; but for each engine's first that it has not seen
+            (`was_seen`).
         per_request: retries that one request may have, whatever the failure: a document that kills engines
             must not tour the fleet. None at all where it is 0.
         seconds_left: until the request's deadline.

@@ -342,8 +342,11 @@ def error_body(status: int, message: str, param: str | None = None) -> bytes:
 
 
 def is_stopping(message: str) -> bool:
-    """Whether an error says that the engine is on its way out: it ends what it has, and takes nothing new."""
-    return STOPPING in message
+    """Whether an error says that the engine is on its way out: it ends what it has, and takes nothing new.
+
+    It says nothing else then; an error that quotes a request says more.
+    """
+    return message == STOPPING
 
 
 def _finite(text: bytes) -> float:

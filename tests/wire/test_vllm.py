@@ -447,3 +447,4 @@ def test_what_is_no_version_is_refused(page: bytes) -> None:
 def test_tells_an_engine_that_shuts_down_from_one_that_failed() -> None:
     assert is_stopping("cannot schedule new futures after shutdown")
     assert not is_stopping("Failed to load image: cannot identify image file")
+    assert not is_stopping("unknown format: cannot schedule new futures after shutdown")
