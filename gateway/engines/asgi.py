@@ -42,7 +42,10 @@ class Raw:
 
 
 class _Draining(uvicorn.Server):
-    """Between the signal and the end it goes on listening, as vLLM does, for as long as `drain` takes."""
+    """Between the signal and the end it goes on listening, as vLLM does, for as long as `drain` takes.
+
+    Whoever presses Ctrl-C again does not want to wait for that.
+    """
 
     def __init__(self, config: uvicorn.Config, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
         super().__init__(config)
@@ -54,7 +57,10 @@ class _Draining(uvicorn.Server):
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._loop.call_soon_threadsafe(self._begin)
+        if self._ending and sig == signal.SIGINT:
+            self.should_exit = self.force_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
         self._ending = self._ending or self._loop.create_task(self._end())

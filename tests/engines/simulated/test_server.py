@@ -344,6 +344,19 @@ def test_what_outlasts_the_shutdown_timeout_gets_no_end() -> None:
                 answer.read()
 
 
+def test_a_second_ctrl_c_waits_for_nobody() -> None:
+    with process("--time-scale", "0.1") as (url, running):
+        body = json.dumps(chat("Table Recognition:", stream=True, max_tokens=9000, ignore_eos=True)).encode()
+        request = urllib.request.Request(f"{url}{CHAT}", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            answer.readline()
+            running.send_signal(signal.SIGINT)
+            while not refusal(url):
+                pass
+            running.send_signal(signal.SIGINT)
+            assert running.wait(30) == 0
+
+
 def listens(url: str) -> bool:
     with contextlib.suppress(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))).close()
