@@ -1,6 +1,7 @@
 """`python -m bench`: the figures that the documents quote, measured here and now.
 
-The longest have their own commands: `python -m bench.published` and `python -m bench.plan`, 20 minutes each.
+The longest have their own commands: `python -m bench.published` and `python -m bench.plan`, 20 minutes each,
+`python -m bench.autoscaling` and `python -m bench.replica`, which wants a quiet machine.
 """
 
 from bench import accounting, accuracy, faults, published, sorting
