@@ -104,15 +104,17 @@ def _services(rendering: Rendering) -> Iterator[Problem]:
         if at(service, "spec", "type") == "ExternalName":
             continue
         yield from _one_workload(rendering, service, "spec.selector", {"matchLabels": selector})
-        for pod in rendering.selected({"matchLabels": selector}, namespace_of(service)):
-            for port in at(service, "spec", "ports") or ():
-                target = port.get("targetPort", port["port"])
-                if not pod.has_port(target):
-                    yield Problem(
-                        name_of(service),
-                        f"spec.ports[{port.get('name', port['port'])}].targetPort",
-                        f"{pod.name} has no port {target}; it has {pod.told_ports()}",
-                    )
+        pods = rendering.selected({"matchLabels": selector}, namespace_of(service))
+        for port in at(service, "spec", "ports") or ():
+            where = f"spec.ports[{port.get('name', port['port'])}].targetPort"
+            yield from _listen(pods, port.get("targetPort", port["port"]), name_of(service), where)
+
+
+def _listen(pods: Iterable[Pod], port: Any, name: str, where: str) -> Iterator[Problem]:
+    """Pods must have the port that something else counts on; None is any."""
+    for pod in pods:
+        if port is not None and not pod.has_port(port):
+            yield Problem(name, where, f"{pod.name} has no port {port}; it has {pod.told_ports()}")
 
 
 def fewest(rendering: Rendering, pod: Pod) -> int:
@@ -220,13 +222,8 @@ def _directions(policy: Document) -> list[str]:
 def _policy_ports(rendering: Rendering, policy: Document, selected: Iterable[Pod]) -> Iterator[Problem]:
     for index, rule in enumerate(at(policy, "spec", "ingress") or ()):
         for port in rule.get("ports") or ():
-            for pod in selected:
-                if "port" in port and pod.ports and not pod.has_port(port["port"]):
-                    yield Problem(
-                        name_of(policy),
-                        f"spec.ingress[{index}].ports",
-                        f"{pod.name} has no port {port['port']}; it has {pod.told_ports()}",
-                    )
+            with_ports = [pod for pod in selected if pod.ports]
+            yield from _listen(with_ports, port.get("port"), name_of(policy), f"spec.ingress[{index}].ports")
     for index, rule in enumerate(at(policy, "spec", "egress") or ()):
         for peer in rule.get("to") or ():
             if peer.keys() != {"podSelector"}:
@@ -240,13 +237,7 @@ def _policy_ports(rendering: Rendering, policy: Document, selected: Iterable[Pod
                     f"{_selector(peer['podSelector'])} matches no pod{_pods(rendering)}",
                 )
             for port in rule.get("ports") or ():
-                for pod in found:
-                    if "port" in port and not pod.has_port(port["port"]):
-                        yield Problem(
-                            name_of(policy),
-                            f"{where}.ports",
-                            f"{pod.name} has no port {port['port']}; it has {pod.told_ports()}",
-                        )
+                yield from _listen(found, port.get("port"), name_of(policy), f"{where}.ports")
 
 
 def _ingress(pod: Pod, policy: Document) -> Iterator[Problem]:
@@ -367,14 +358,8 @@ def _monitors(rendering: Rendering) -> Iterator[Problem]:
         ]
         yield from _watches(rendering, monitor, pods, "podMetricsEndpoints")
         for index, endpoint in enumerate(at(monitor, "spec", "podMetricsEndpoints") or ()):
-            port = endpoint.get("port", endpoint.get("portNumber", endpoint.get("targetPort")))
-            for pod in pods:
-                if not pod.has_port(port):
-                    yield Problem(
-                        name_of(monitor),
-                        f"spec.podMetricsEndpoints[{index}].port",
-                        f"{pod.name} has no port {port}; it has {pod.told_ports()}",
-                    )
+            port = endpoint.get("port", endpoint.get("portNumber", endpoint.get("targetPort", "")))
+            yield from _listen(pods, port, name_of(monitor), f"spec.podMetricsEndpoints[{index}].port")
     for monitor in rendering.of("ServiceMonitor"):
         services = [
             service
