@@ -57,7 +57,10 @@ def _check(document: Document) -> Iterator[Problem]:
     validator = _validator(str(document.get("apiVersion")), str(document.get("kind")))
     if validator is None:
         yield Problem(
-            name, "kind", f"no schema of {document.get('apiVersion')} {document.get('kind')} in {CRDS.name}/"
+            name,
+            "kind",
+            f"no schema of {document.get('apiVersion')} {document.get('kind')}: Kubernetes {VERSION} has "
+            f"none, nor has deploy/checks/{CRDS.name}",
         )
         return
     has_spec = isinstance(validator.schema, dict) and "spec" in validator.schema["properties"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from deploy.checks import autoscaling, engines, series
 from deploy.checks.network import evictable, fewest, scalers
-from deploy.checks.objects import ENGINE, GATEWAY, SWEEP, Problem, at, name_of, namespace_of
+from deploy.checks.objects import ENGINE, GATEWAY, POOL, SWEEP, Problem, at, name_of, namespace_of
 from deploy.checks.served import (
     GRACE_S,
     ROUTES,
@@ -68,6 +68,8 @@ def check(rendering: Rendering) -> Iterator[Problem]:
         if pod.component in (GATEWAY, SWEEP):
             for container in pod.containers:
                 yield from _command(pod, container)
+                if container.args[:1] == ["sweep"]:
+                    yield from _extras(pod, container, "sweep")
     for served in found:
         if served.pod.component == GATEWAY:
             yield from _gateway(rendering, served)
@@ -165,13 +167,14 @@ def _gateway(rendering: Rendering, served: Served) -> Iterator[Problem]:
             f"up to {most} gateways, and engines are shared out among {server.replicas}: server.replicas",
         )
     if any(EMBEDDED in pool.engines for pool in config.pools.values()):
-        image = str(container.spec.get("image", ""))
-        if not image.partition("@")[0].endswith("-embedded"):
-            yield Problem(
-                pod.name,
-                f"{container.where}.image",
-                f"{image} has no embedded engine; the tag {'-embedded'!r} has",
-            )
+        yield from _extras(pod, container, "embedded engine")
+
+
+def _extras(pod: Pod, container: Container, what: str) -> Iterator[Problem]:
+    """The image must be the one of target `embedded`; a digest does not tell."""
+    image = str(container.spec.get("image", ""))
+    if "@" not in image and not image.endswith("-embedded"):
+        yield Problem(pod.name, f"{container.where}.image", f"{image} has no {what}; the tag '-embedded' has")
 
 
 def _command(pod: Pod, container: Container) -> Iterator[Problem]:
@@ -244,9 +247,17 @@ def _asked(rendering: Rendering, served: Served) -> Iterator[Problem]:
     """Autoscalers must ask for the model, pools and routes that there are."""
     config = served.config
     there = {"model": [config.model], "pool": list(config.pools), "route": list(config.routes)}
+    pools = {
+        name_of(scaler): pod.labels.get(POOL)
+        for pod in rendering.pods
+        for scaler in scalers(rendering, pod.owner)
+    }
     for one in series.by_scalers(rendering):
+        own = pools.get(one.name)
         with contextlib.suppress(ValueError):  # what is no PromQL is told elsewhere
             for label, value in sorted(series.names(one.expr).values):
+                if label == "pool" and own not in (None, value):
+                    yield Problem(one.name, one.where, f"asks for pool {value}, and scales pool {own}")
                 if value not in there.get(label, [value]):
                     known = ", ".join(there[label])
                     yield Problem(one.name, one.where, f"no {label} {value} in {ROUTES}, which has {known}")
@@ -261,6 +272,11 @@ def _nginx(ingress: Document, served: Served) -> Iterator[Problem]:
             f"metadata.annotations[{key}]",
             f"{annotations.get(key, 'not set: 1m')}; a request may have "
             f"{served.config.limits.body_bytes} bytes (limits.body_bytes)",
+        )
+    key = f"{_NGINX}proxy-buffering"
+    if annotations.get(key) == "on":
+        yield Problem(
+            name_of(ingress), f"metadata.annotations[{key}]", "holds streams back until they end; off"
         )
     key = f"{_NGINX}proxy-read-timeout"
     if seconds(f"{annotations.get(key, 60)}s") < served.life_s:

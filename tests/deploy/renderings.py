@@ -22,18 +22,21 @@ KUBERNETES = ROOT / "deploy/kubernetes"
 
 @dataclass(frozen=True)
 class Combination:
-    """An overlay with components; `instead`: the overlay's own component that is left out for them."""
+    """An overlay with components, and what is applied beside it.
+
+    `instead`: the overlay's own component that is left out for the others.
+    """
 
     overlay: str
     components: tuple[str, ...] = ()
-    resources: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     instead: str = ""
 
     def __str__(self) -> str:
         parts = [
             self.overlay,
             *self.components,
-            *self.resources,
+            *self.beside,
             *([f"no {self.instead}"] * bool(self.instead)),
         ]
         return "+".join(parts)
@@ -69,6 +72,6 @@ def rendered(one: Combination) -> tuple[Document, ...]:
         components = [path for path in kustomization.get("components", ()) if Path(path).name != one.instead]
         added = [f"../../components/{component}" for component in one.components]
         kustomization["components"] = [*components, *(path for path in added if path not in components)]
-        kustomization["resources"] += [f"../../{resource}" for resource in one.resources]
         own.write_text(yaml.safe_dump(kustomization))
-        return tuple(render(own.parent))
+        beside = [document for folder in one.beside for document in render(KUBERNETES / folder)]
+        return (*render(own.parent), *beside)

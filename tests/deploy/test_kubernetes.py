@@ -591,6 +591,21 @@ MISTAKES = [
         "dns+http://vllm-mtp3:8000 finds all",
     ),
     Mistake(
+        "a sweep without its extras",
+        SWEEP,
+        f"{POD} containers sweep image",
+        "r/ocr:1",
+        "r/ocr:1 has no sweep",
+    ),
+    Mistake(
+        "a buffer for streams",
+        "Ingress/ocr-gateway",
+        "metadata annotations nginx.ingress.kubernetes.io/proxy-buffering",
+        "on",
+        "holds streams back",
+        of=NGINX,
+    ),
+    Mistake(
         "an Ingress for all pages",
         "Ingress/ocr-gateway",
         "spec rules 0 http paths 0 path",
@@ -880,6 +895,13 @@ MISTAKES = [
         GONE,
         "no request waits until one is back",
     ),
+    Mistake(
+        "a copied query",
+        "ScaledObject/vllm-mtp3",
+        "spec triggers 0 metadata query",
+        replaced('"mtp3"', '"plain"'),
+        "asks for pool plain, and scales pool mtp3",
+    ),
     Mistake("idlers", "ScaledObject/vllm-mtp3", "spec idleReplicaCount", 0, "may end all replicas"),
     Mistake(
         "each for itself",
@@ -952,6 +974,12 @@ def test_an_engine_may_have_arguments_beyond_the_configurations_and_the_gpus_for
 
     documents, _ = edited(Mistake("none", MTP3, ENGINE, larger, ""))
     assert list(map(str, problems(documents))) == []
+
+
+def test_an_image_by_digest_may_be_any() -> None:
+    image = f"registry.example/ocr@sha256:{'0' * 64}"
+    mistake = Mistake("", GATEWAY, f"{CONTAINER} image", image, "", of=Combination("cpu-demo"))
+    assert problems(edited(mistake)[0]) == []
 
 
 def test_a_key_in_the_open_is_not_printed() -> None:
