@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("options", nargs=argparse.REMAINDER, help="its own: --help after it tells them")
     options = parser.parse_args(arguments)
     module = importlib.import_module(f"deploy.rehearsal.{REHEARSALS[options.what]}")
-    return int(module.main(options.options))
+    # All that runs is ended on the way out, which only Ctrl-C takes by itself.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        return int(module.main(options.options))
+    except KeyboardInterrupt:
+        print("broken off")
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,11 +17,19 @@ import pytest
 from deploy.rehearsal import __main__ as command
 from deploy.rehearsal.balancer import MODES, Balancer, Mode
 from deploy.rehearsal.gateways import NAME, OVERLAY, Options, Report, rehearse
-from deploy.rehearsal.pods import Ended, Endpoints, Lifecycle, Pod, PodError, find, free_port, mount, rendered
-from tests.support import FakeEngine, chat, served
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from deploy.rehearsal.pods import (
+    ROOT,
+    Ended,
+    Endpoints,
+    Lifecycle,
+    Pod,
+    PodError,
+    find,
+    free_port,
+    mount,
+    rendered,
+)
+from tests.support import FakeEngine, chat, served, until
 
 CHAT = "/v1/chat/completions"
 # A pod that is ready at once, and ends on SIGTERM after having been told so many times.
@@ -182,3 +192,24 @@ async def test_the_balancer_sends_new_work_to_the_backends_it_has(mode: Mode) ->
         reply = await kept.post(CHAT, json=chat())
         assert reply.json()["choices"][0]["message"]["content"] == "hello world"
         assert len(second.bodies) == (2 if mode == "requests" else 1)
+
+
+def session(leader: int) -> set[int]:
+    """The processes of a session."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(int(folder.name)) == leader:
+                found.add(int(folder.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc to find processes")
+async def test_a_rehearsal_that_is_told_to_end_leaves_nothing_running() -> None:
+    words = [sys.executable, "-m", "deploy.rehearsal", "gateway", "--clients=1"]
+    quiet = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, start_new_session=True, stdout=quiet)
+    await until(lambda: len(session(process.pid)) >= 7)  # engines, balancer, gateways and itself
+    process.terminate()
+    assert await process.wait() == 128 + signal.SIGINT
+    assert session(process.pid) == set()
