@@ -27,6 +27,7 @@ class Fleet:
         routes: names in its order; everything by index follows it.
         tables: by pool.
         serves: by pool, then by route, whether the route may use it.
+        useful: by pool, then by route, the requests up to which one engine is the right place for them.
         step_depths: by pool, the most tokens a step drafts; 0 where a step need not draft any.
         profiled: every route has its profile.
         rules: the breakers'.
@@ -38,6 +39,7 @@ class Fleet:
     routes: tuple[str, ...]
     tables: Mapping[str, Table]
     serves: Mapping[str, tuple[bool, ...]]
+    useful: Mapping[str, tuple[int, ...]]
     step_depths: Mapping[str, int]
     profiled: bool
     rules: Rules
@@ -67,6 +69,10 @@ class Fleet:
                 name: tuple(name in config.pools_of(route) for route in config.routes)
                 for name in config.pools
             },
+            useful={
+                name: tuple(useful_load(table, route) for route in range(table.routes))
+                for name, table in tables.items()
+            },
             step_depths={name: pool.step_depth for name, pool in config.pools.items()},
             profiled=all(curves.values()),
             rules=rules,
@@ -85,10 +91,6 @@ class Fleet:
         """Return the depth an engine of the pool runs at under a load."""
         return depth_of(self.config.pools[pool], load)
 
-    def useful_load(self, pool: str, route: int) -> int:
-        """Return the requests up to which one engine of a pool is the right place for a route."""
-        return useful_load(self.tables[pool], route)
-
     def busy(self, pool: str, own: Sequence[int], load: int, in_flight: Sequence[int]) -> float:
         """Return how much an engine writes of what it can; see policy.demand.busy.
 
@@ -100,8 +102,7 @@ class Fleet:
         """
         serves = self.serves[pool]
         mix = [count if may else 0 for count, may in zip(in_flight, serves, strict=True)]
-        useful = [self.useful_load(pool, route) for route in range(len(self.routes))]
-        return busy(self.tables[pool], useful, counts(own, load, mix if any(mix) else serves))
+        return busy(self.tables[pool], self.useful[pool], counts(own, load, mix if any(mix) else serves))
 
 
 def sort_rules(config: Config) -> SortRules:

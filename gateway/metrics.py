@@ -59,7 +59,7 @@ class _StateCollector(Collector):
             depths.add_metric([pool], fleet.config.pools[pool].depth)
             for index, route in enumerate(fleet.routes):
                 if fleet.serves[pool][index]:
-                    useful.add_metric([pool, route], fleet.useful_load(pool, index))
+                    useful.add_metric([pool, route], fleet.useful[pool][index])
                     if (crossover := table.crossover(index)).left:
                         crossovers.add_metric([pool, route], crossover.load)
         budget = _gauge("retry_budget_remaining", "Retries that may be made at once")
