@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -61,7 +60,6 @@ class Case(NamedTuple):
         peak: clients, or requests per second, at noon.
         swing: noon over midnight.
         fixed: engines of each pool, where they are not scaled.
-        profiled: the gateway has profiles; else a schedule.
         length: seconds from midnight to midnight.
         part: which part of the day is run.
     """
@@ -71,7 +69,6 @@ class Case(NamedTuple):
     peak: float
     swing: float
     fixed: tuple[int, int] | None = None
-    profiled: bool = False
     length: float = DAY_S
     part: tuple[float, float] = (0, 1)
 
@@ -195,8 +192,8 @@ class _World(World):
         self._place(client, engine)
 
 
-def config_text(schedules: Mapping[str, Ranges] | None) -> str:
-    """Return the routes.yaml of the day; without schedules the routes have profiles."""
+def config_text(schedules: Mapping[str, Ranges]) -> str:
+    """Return the routes.yaml of the day."""
     lines = ["model: ocr", "pools:"]
     for pool, depth in DEPTHS.items():
         lines += [f"  {pool}:", f"    engines: [http://{pool}]", f"    max_load: {MAX_LOAD}"]
@@ -204,12 +201,9 @@ def config_text(schedules: Mapping[str, Ranges] | None) -> str:
             lines.append(f"    speculative_config: {{method: mtp, num_speculative_tokens: {depth}}}")
     lines.append("routes:")
     for route in ROUTES:
-        chosen = (
-            f"schedule: {[list(entry) for entry in schedules[route]]}"
-            if schedules
-            else f"profile: {route}.json"
-        )
-        lines.append(f"  {route}: {{{chosen}, queue: {{max_waiting: 100000, max_wait_s: {MAX_WAIT_S}}}}}")
+        schedule = [list(entry) for entry in schedules[route]]
+        queue = f"{{max_waiting: 100000, max_wait_s: {MAX_WAIT_S}}}"
+        lines.append(f"  {route}: {{schedule: {schedule}, queue: {queue}}}")
     return "\n".join([*lines, "server: {replicas: 1}"])
 
 
@@ -235,12 +229,8 @@ class _Day:
         self._course = Course()
         pools = tuple(Pool(name, DEPTHS[name], MOST[name]) for name in MOST)
         self._world = _World(fit_of(case.fit), Fleet("day", pools), seed=seed)
-        schedules = None if case.profiled else {route: sweep.schedule(route, pools, seed) for route in ROUTES}
-        with tempfile.TemporaryDirectory() as folder:
-            sweep.write_profiles(Path(folder), pools, seed)
-            self._gateway = _Gateway(
-                self._world, config_text(schedules), Path(folder), seed, self._course.waits
-            )
+        schedules = {route: sweep.schedule(route, pools, seed) for route in ROUTES}
+        self._gateway = _Gateway(self._world, config_text(schedules), Path(), seed, self._course.waits)
         self._metrics = Metrics(self._gateway.state)
         self._rng = np.random.default_rng(seed)
         counts = case.fixed or (1, 1)
