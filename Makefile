@@ -6,14 +6,20 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SBOM ?= sbom
 UV := uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet
 
-.PHONY: run test test-vllm test-image rehearse check bench stack sbom lock clean
+.PHONY: run test test-package test-around test-vllm test-image rehearse check bench stack sbom lock clean
 
 run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU engine
 	$(BIN)/ocr-gateway serve --config routes.yaml
 
-test: check $(VENV)/dev.stamp  ## everything a reviewer would run
-	$(BIN)/pytest --cov --cov-report=term --cov-fail-under=90
+test: check $(VENV)/dev.stamp  ## everything a reviewer would run, on two cores
+	$(MAKE) --jobs=2 test-package test-around
+
+test-package:
+	$(BIN)/pytest --cov --cov-report=term --cov-fail-under=90 --ignore=tests/bench --ignore=tests/deploy
 	$(BIN)/coverage report --include='gateway/policy/*,gateway/wire/*' --fail-under=100
+
+test-around:
+	$(BIN)/pytest --no-cov tests/bench tests/deploy
 
 test-vllm: $(VENV)/dev.stamp  ## the gateway before real vLLM servers; installs vLLM's CPU build (2 GB) where it is missing
 	$(BIN)/python -m tests.vllm.install
