@@ -58,12 +58,14 @@ class Entry:
 
     Attributes:
         work: what it is.
+        began_at: the reading before its beginning.
         steps: chunks so far.
         ended_at: the reading before its end.
         sample: the estimate that waits to be judged.
     """
 
     work: Work
+    began_at: float = 0.0
     steps: int = 0
     ended_at: float = 0.0
     sample: Sample | None = None
@@ -172,6 +174,7 @@ class Ledger:
         self.chunks = 0
         self._book = book
         self._tells: bool | None = None
+        self._counted_at = 0.0
         self._closed = False
         self._last: Reading | None = None
         self._complete = 0
@@ -191,7 +194,7 @@ class Ledger:
         work = Work(route, kind, kind is Kind.STREAM and not self.merges)
         self._running[work] += 1
         self._seen.add(work)
-        return Entry(work)
+        return Entry(work, self._last.at if self._last else 0.0)
 
     def blurs(self, entry: Entry) -> None:
         """Note that the chunks of a stream are not its steps after all."""
@@ -220,7 +223,10 @@ class Ledger:
         if sample and sample.source is Source.REQUEST:
             self._tells = True
             self._waiting.clear()
-            self._book(entry.work.route, sample)
+            # An answer without a draft tells nothing either: what the counters said of this one's beginning may
+            # have been booked by then, and counts.
+            if entry.began_at >= self._counted_at:
+                self._book(entry.work.route, sample)
             return
         if complete and self._tells is None:
             self._tells = False
@@ -327,6 +333,7 @@ class Ledger:
             self._waiting.popleft()
         while self._tells is False and self._waiting and reading.at - self._waiting[0].at >= _HELD_BACK_S:
             done = self._waiting.popleft()
+            self._counted_at = done.at
             self._book(done.route, Sample(Source.ENGINE, done.growth))
 
     def _suspect(self, ahead: float) -> None:

@@ -480,6 +480,20 @@ class TestRestarts:
         assert world.figures()[1:] == [("table", Source.ENGINE, 100, 150)]
         assert world.ledger.sums == total(ANSWER, ANSWER)
 
+    def test_who_tells_after_its_beginning_was_booked_by_the_counters_is_not_booked_again(
+        self, world: World
+    ) -> None:
+        long, short = world.began(), world.began()
+        world.drafted()
+        world.finished(short)  # of a single token: it has nothing to tell
+        world.read()
+        world.read(2 * HELD_BACK)
+        assert [sample.source for _, sample in world.booked] == [Source.ENGINE]
+        world.finished(long, TOLD)
+        assert len(world.booked) == 1
+        world.answered(sample=TOLD)
+        assert [sample.source for _, sample in world.booked] == [Source.ENGINE, Source.REQUEST]
+
     @pytest.mark.parametrize("what", ["finished", "written"])
     def test_a_restart_shows_even_where_the_drafts_have_grown_past_it(self, world: World, what: str) -> None:
         world.answered("text")
