@@ -223,8 +223,8 @@ class Ledger:
         if sample and sample.source is Source.REQUEST:
             self._tells = True
             self._waiting.clear()
-            # An answer without a draft tells nothing either: by then the counters' growth while this one began
-            # may have been booked, and counts.
+            # An answer without a draft tells nothing either: until then this one's beginning may have been
+            # booked by the counters, and counts.
             if entry.began_at >= self._counted_at:
                 self._book(entry.work.route, sample)
             return
