@@ -340,7 +340,8 @@ def test_what_outlasts_the_shutdown_timeout_gets_no_end() -> None:
                 pass
             assert running.poll() is None
             running.kill()
-            with pytest.raises(http.client.IncompleteRead):
+            # Which of them a killed process's kernel makes of it is chance.
+            with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
                 answer.read()
 
 
