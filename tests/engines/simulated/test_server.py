@@ -318,48 +318,56 @@ def process(*options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         running.communicate()
 
 
+def ask(url: str, body: dict[str, Any]) -> http.client.HTTPResponse:
+    request = urllib.request.Request(
+        f"{url}{CHAT}", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=60)
+    return answer
+
+
+@contextlib.contextmanager
+def streamed(url: str, *, tokens: int) -> Iterator[http.client.HTTPResponse]:
+    """An answer of so many tokens that has begun."""
+    with ask(url, chat("Table Recognition:", stream=True, max_tokens=tokens, ignore_eos=True)) as answer:
+        answer.readline()
+        yield answer
+
+
 def refusal(url: str) -> str:
     """How a new request is refused; empty where it is not."""
-    body = json.dumps(chat(max_tokens=1)).encode()
-    request = urllib.request.Request(f"{url}{CHAT}", body, {"content-type": "application/json"})
     try:
-        urllib.request.urlopen(request, timeout=60).close()
+        ask(url, chat(max_tokens=1)).close()
     except urllib.error.HTTPError as error:
         return str(json.load(error)["error"]["message"])
     return ""
 
 
 def test_what_outlasts_the_shutdown_timeout_gets_no_end() -> None:
-    with process("--time-scale", "0.1", "--shutdown-timeout", "0.1") as (url, running):
-        body = json.dumps(chat("Table Recognition:", stream=True, max_tokens=9000, ignore_eos=True)).encode()
-        request = urllib.request.Request(f"{url}{CHAT}", body, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            answer.readline()
-            running.send_signal(signal.SIGTERM)
-            while listens(url):
-                pass
-            assert running.poll() is None
-            running.kill()
-            # Which of them a killed process's kernel makes of it is chance.
-            with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
-                answer.read()
+    with (
+        process("--time-scale", "0.1", "--shutdown-timeout", "0.1") as (url, running),
+        streamed(url, tokens=9000) as answer,
+    ):
+        running.send_signal(signal.SIGTERM)
+        while listens(url):
+            pass
+        assert running.poll() is None
+        running.kill()
+        with pytest.raises(http.client.IncompleteRead):
+            answer.read()
 
 
 def test_a_second_ctrl_c_waits_for_nobody() -> None:
-    with process("--time-scale", "0.1") as (url, running):
-        body = json.dumps(chat("Table Recognition:", stream=True, max_tokens=9000, ignore_eos=True)).encode()
-        request = urllib.request.Request(f"{url}{CHAT}", body, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            answer.readline()
-            running.send_signal(signal.SIGINT)
-            while not refusal(url):
-                pass
-            running.send_signal(signal.SIGINT)
-            assert running.wait(30) == 0
+    with process("--time-scale", "0.1") as (url, running), streamed(url, tokens=9000):
+        running.send_signal(signal.SIGINT)
+        while not refusal(url):
+            pass
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 0
 
 
 def listens(url: str) -> bool:
-    with contextlib.suppress(ConnectionRefusedError):
+    with contextlib.suppress(ConnectionRefusedError, ConnectionResetError):  # reset: while it closes
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))).close()
         return True
     return False
@@ -367,10 +375,7 @@ def listens(url: str) -> bool:
 
 def test_sigterm_lets_it_finish_what_is_in_flight() -> None:
     with process("--depth", "1") as (url, running):
-        body = json.dumps(chat("Table Recognition:", stream=True, max_tokens=1000, ignore_eos=True)).encode()
-        request = urllib.request.Request(f"{url}{CHAT}", body, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            answer.readline()
+        with streamed(url, tokens=1000) as answer:
             running.send_signal(signal.SIGTERM)
             # It listens, is well, and fails what is new: a live test sees vLLM do so.
             while not (refused := refusal(url)):
