@@ -8,7 +8,6 @@ with status 1; but streams of an engine that was lost without notice may end wit
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
@@ -26,10 +25,21 @@ import uvloop
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from deploy.rehearsal import common
 from deploy.rehearsal.clients import Clients, Tally
+from deploy.rehearsal.common import (
+    CLIENTS,
+    CONFIG_MAP,
+    FILE,
+    GATEWAY,
+    OVERLAY,
+    PROPAGATION_S,
+    TOKENS,
+    conclude,
+    say,
+)
 from deploy.rehearsal.names import publish
 from deploy.rehearsal.pods import (
-    ROOT,
     Ended,
     Endpoints,
     Lifecycle,
@@ -43,16 +53,11 @@ from deploy.rehearsal.pods import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-OVERLAY = ROOT / "deploy/kubernetes/overlays/production"
-GATEWAY, CONFIG_MAP, FILE = "ocr-gateway", "ocr-gateway-routes", "routes.yaml"
 REPLICAS = 2
-TOKENS = 60
 # Long answers outlast an engine's preStop, at the 30 to 40 tokens/s that a request then has.
 LONG_TOKENS = 3000
 # What an answer of a cluster's DNS may be old: kubeadm's CoreDNS has `ttl 30` and `cache 30`.
 CACHE_S = 30.0
-# From a pod's termination to DNS servers that know: some seconds in a busy cluster.
-PROPAGATION_S = 3.0
 # A model's loading, in which an engine listens to nobody.
 LOADING_S = 20.0
 # From a node's death to its pods' leaving the endpoints (--node-monitor-grace-period).
@@ -62,7 +67,6 @@ LOSS, BROKEN = "an engine is killed without notice", "an error event"
 _START_S = 120
 # An engine of the first pool gets so many of a rehearsal's requests before the last pool gets any.
 _SHARES = 8
-_SHOWN = 20
 # `ocr-gateway simulated-engine` without the imports of the other commands, which are most of its start.
 _ENGINE = """
 import json, sys
@@ -84,7 +88,7 @@ class Options:
         phases: the numbers of those that are played; all where there are none.
     """
 
-    clients: int = 64
+    clients: int = CLIENTS
     pace: float = 1.0
     pre_stop: float | None = None
     abrupt: bool = False
@@ -126,12 +130,7 @@ class Report:
         """Return what was not as it should be."""
         found = [f"{phase.lost} requests failed while {phase.what}" for phase in self.phases if phase.lost]
         found += [f"pool {pool} has served nobody" for pool, count in self.served.items() if not count]
-        for name, ended in self.ended:
-            if ended.killed:
-                found.append(f"{name} was killed: its grace was over")
-            elif ended.status:
-                found.append(f"{name} ended with exit status {ended.status}")
-        return found
+        return found + [f"{name} {ended.fault}" for name, ended in self.ended if ended.fault]
 
 
 class Addresses:
@@ -369,8 +368,7 @@ class Rehearsal:
 
     def _note(self, name: str, ended: Ended) -> None:
         self.report.ended.append((name, ended))
-        how = "killed" if ended.killed else f"exit status {ended.status}"
-        self._say(f"{name} has ended after {ended.took_s:.1f} s: {how}")
+        self._say(f"{name} {ended}")
 
     @property
     def _records(self) -> Path:
@@ -408,15 +406,9 @@ async def rehearse(options: Options, say: Callable[[str], None]) -> Report:
         return await Rehearsal(options, Path(folder), say).run()
 
 
-def _say(line: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rehearse and print; return 0 where nothing was lost and every engine ended well."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.rehearsal engines", description=__doc__)
-    parser.add_argument("--clients", type=int, default=Options.clients, help="requests at once; default: 64")
-    parser.add_argument("--pace", type=float, default=Options.pace, help="0.2: all times a fifth; default: 1")
+    parser = common.parser("engines", __doc__)
     parser.add_argument(
         "--pre-stop", type=float, metavar="S", help="in place of the manifest's, before --pace"
     )
@@ -425,16 +417,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--phases", type=int, nargs="*", default=(), metavar="N", help="play only these, 1 to 5"
     )
     options = Options(**vars(parser.parse_args(arguments)))
-    _say(f"{options.clients} clients, pace {options.pace:g}; simulated engines")
+    say(f"{options.clients} clients, pace {options.pace:g}; simulated engines")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        report = runner.run(rehearse(options, _say))
-    for failure in report.tally.failures[:_SHOWN]:
-        _say(f"failed at {failure.at_s:.2f} s: client {failure.client}: {failure.reason}")
-    tally, faults = report.tally, report.faults()
-    _say(
-        f"{tally.answered} requests answered ({tally.streamed} streamed), {len(tally.failures)} failed; "
-        f"longest time without an answer {tally.longest_gap_s:.2f} s (simulated engines)"
-    )
-    for fault in faults:
-        _say(fault)
-    return bool(faults)
+        report = runner.run(rehearse(options, say))
+    return conclude(report.tally, report.faults())

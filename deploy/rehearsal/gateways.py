@@ -6,7 +6,6 @@ drain are those of its manifests. Their engines are simulated. A failed request 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import copy
@@ -22,8 +21,20 @@ import aiohttp
 import uvloop
 import yaml
 
+from deploy.rehearsal import common
 from deploy.rehearsal.balancer import MODES, Balancer, Mode
 from deploy.rehearsal.clients import Clients, Tally
+from deploy.rehearsal.common import (
+    CLIENTS,
+    CONFIG_MAP,
+    FILE,
+    GATEWAY,
+    OVERLAY,
+    PROPAGATION_S,
+    TOKENS,
+    conclude,
+    say,
+)
 from deploy.rehearsal.pods import (
     ROOT,
     Ended,
@@ -40,19 +51,13 @@ from deploy.rehearsal.pods import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
-OVERLAY = ROOT / "deploy/kubernetes/overlays/production"
-NAME, CONFIG_MAP, FILE = "ocr-gateway", "ocr-gateway-routes", "routes.yaml"
-TOKENS = 60
 # Long answers outlast preStop and linger together, at the 30 to 40 tokens/s that a request then has.
 LONG_TOKENS = 1200
-# From a pod's termination to the last balancer that knows: some seconds in a busy cluster.
-PROPAGATION_S = 3.0
 _START_S = 180
 # A machine too busy for all these processes is not what is rehearsed.
 _CONNECT_S = 30
 _RELOADED_S = 120
 _LOOK_S = 0.1
-_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Options:
             configuration stays as it is.
     """
 
-    clients: int = 64
+    clients: int = CLIENTS
     replicas: int = 2
     pace: float = 1.0
     mode: Mode = "connections"
@@ -98,12 +103,7 @@ class Report:
             found.append(f"{len(self.ended)} of {options.replicas} gateways were replaced")
         if self.reloads != options.replicas and not options.abrupt:
             found.append(f"{self.reloads} of {options.replicas} gateways took the ConfigMap's change over")
-        for name, ended in self.ended.items():
-            if ended.killed:
-                found.append(f"{name} was killed: its grace was over")
-            elif ended.status:
-                found.append(f"{name} ended with exit status {ended.status}")
-        return found
+        return found + [f"{name} {ended.fault}" for name, ended in self.ended.items() if ended.fault]
 
 
 class Rehearsal:
@@ -124,7 +124,7 @@ class Rehearsal:
         self._options = options
         self._folder = folder
         self._say = say
-        self._deployment = find(objects, "Deployment", NAME)
+        self._deployment = find(objects, "Deployment", GATEWAY)
         rolling = self._deployment["spec"]["strategy"]["rollingUpdate"]
         if (rolling["maxSurge"], rolling["maxUnavailable"]) != (1, 0):
             raise PodError(f"maxSurge 1 and maxUnavailable 0 are rehearsed, not {rolling}")
@@ -206,7 +206,7 @@ class Rehearsal:
 
     async def _start(self) -> Pod:
         self._started += 1
-        name = f"{NAME}-{self._started}"
+        name = f"{GATEWAY}-{self._started}"
         self._mount(name, self._routes)
         port = free_port()
         pod = Pod(
@@ -281,8 +281,7 @@ class Rehearsal:
 
     async def _end(self, pod: Pod) -> None:
         ended = self.report.ended[pod.name] = await pod.terminate()
-        how = "killed" if ended.killed else f"exit status {ended.status}"
-        self._say(f"{pod.name} has ended after {ended.took_s:.1f} s: {how}")
+        self._say(f"{pod.name} {ended}")
 
 
 async def _until(pod: Pod, series: str, *, absent: bool = False) -> None:
@@ -308,32 +307,17 @@ async def rehearse(options: Options, say: Callable[[str], None]) -> Report:
         return await Rehearsal(options, Path(folder), say).run()
 
 
-def _say(line: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rehearse and print; return 0 where nothing was lost and every gateway ended well."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.rehearsal gateway", description=__doc__)
-    parser.add_argument("--clients", type=int, default=Options.clients, help="requests at once; default: 64")
+    parser = common.parser("gateway", __doc__)
     parser.add_argument("--replicas", type=int, default=Options.replicas, help="gateways; default: 2")
-    parser.add_argument("--pace", type=float, default=Options.pace, help="0.2: all times a fifth; default: 1")
     parser.add_argument(
         "--mode", choices=MODES, default=Options.mode, help="what is balanced; default: connections"
     )
     parser.add_argument("--abrupt", action="store_true", help="kill gateways, to see that losses are seen")
     options = Options(**vars(parser.parse_args(arguments)))
-    _say(f"{options.clients} clients, {options.replicas} gateways, pace {options.pace:g}; simulated engines")
+    say(f"{options.clients} clients, {options.replicas} gateways, pace {options.pace:g}; simulated engines")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        report = runner.run(rehearse(options, _say))
-    tally, faults = report.tally, report.faults(options)
-    for failure in tally.failures[:_SHOWN]:
-        _say(f"failed at {failure.at_s:.2f} s: client {failure.client}: {failure.reason}")
-    _say(
-        f"{tally.answered} requests answered ({tally.streamed} streamed), {len(tally.failures)} failed, in "
-        f"{report.took_s:.0f} s; longest time without an answer {tally.longest_gap_s:.2f} s"
-        " (simulated engines)"
-    )
-    for fault in faults:
-        _say(fault)
-    return bool(faults)
+        report = runner.run(rehearse(options, say))
+    say(f"it took {report.took_s:.0f} s")
+    return conclude(report.tally, report.faults(options))

@@ -122,6 +122,17 @@ class Ended:
     killed: bool
     took_s: float
 
+    def __str__(self) -> str:
+        how = "killed" if self.killed else f"exit status {self.status}"
+        return f"has ended after {self.took_s:.1f} s: {how}"
+
+    @property
+    def fault(self) -> str:
+        """What was not as it should be; empty where it ended well."""
+        if self.killed:
+            return "was killed: its grace was over"
+        return f"ended with exit status {self.status}" if self.status else ""
+
 
 class Pod:
     """One process in a pod's place, probed while it runs."""

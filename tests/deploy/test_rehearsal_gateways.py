@@ -16,7 +16,8 @@ import pytest
 
 from deploy.rehearsal import __main__ as command
 from deploy.rehearsal.balancer import MODES, Balancer, Mode
-from deploy.rehearsal.gateways import NAME, OVERLAY, Options, Report, rehearse
+from deploy.rehearsal.common import GATEWAY, OVERLAY
+from deploy.rehearsal.gateways import Options, Report, rehearse
 from deploy.rehearsal.pods import (
     ROOT,
     Ended,
@@ -122,7 +123,7 @@ class TestPods:
         read = Lifecycle.of(WORKLOAD, 0.5)
         assert (read.ready_path, read.ready_period_s, read.pre_stop_s) == ("/ready", 1, 7.5)
         assert (read.grace_s, read.min_ready_s, read.ready_failures) == (20, 5, 3)
-        gateway = Lifecycle.of(find(rendered(OVERLAY), "Deployment", NAME))
+        gateway = Lifecycle.of(find(rendered(OVERLAY), "Deployment", GATEWAY))
         assert gateway.ready_path == "/ready"
         assert gateway.pre_stop_s > 0
         with pytest.raises(KeyError):
