@@ -33,7 +33,7 @@ _SORT_ROW = "{route:<10} {reason:<9} {confidence:<5} {milliseconds:>7} ms  {imag
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         status: int = options.command(options)
     except ConfigError as error:
@@ -183,13 +183,14 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
+    found = argparse.ArgumentParser(
         prog="ocr-gateway",
         description="An OpenAI-compatible gateway for document OCR in front of vLLM engines.",
     )
-    parser.add_argument("--version", action="version", version=f"ocr-gateway {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    found.add_argument("--version", action="version", version=f"ocr-gateway {__version__}")
+    commands = found.add_subparsers(required=True, metavar="COMMAND")
     config: dict[str, Any] = {
         "type": Path,
         "default": _CONFIG,
@@ -277,7 +278,7 @@ def _parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="which fleet to run, from profiles and a history of load")
     sizing.arguments(plan)
     plan.set_defaults(command=sizing.run)
-    return parser
+    return found
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from deploy.checks.served import (
     secrets_of,
     variables_of,
 )
-from gateway.cli import _parser
+from gateway.cli import parser
 from gateway.config import EMBEDDED
 from gateway.errors import ConfigError
 
@@ -184,7 +184,7 @@ def _command(pod: Pod, container: Container) -> Iterator[Problem]:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            options = _parser().parse_args(container.args)
+            options = parser().parse_args(container.args)
     except SystemExit:
         yield Problem(
             pod.name, f"{container.where}.args", (said.getvalue().strip() or "no command").splitlines()[-1]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.serving import ROOT
-from gateway.cli import _parser
+from gateway.cli import parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,7 +198,7 @@ class TestDockerfile:
         assert labels[f"{prefix}source"] == "${SOURCE}"
 
     def test_its_command_serves_what_is_mounted_on_the_port_that_it_exposes(self) -> None:
-        options = _parser().parse_args(json.loads(last(TEXT, "gateway", "CMD")))
+        options = parser().parse_args(json.loads(last(TEXT, "gateway", "CMD")))
         assert str(options.port) == last(TEXT, "gateway", "EXPOSE")
         assert options.host == "0.0.0.0"
         assert str(options.config.parent) == last(TEXT, "gateway", "WORKDIR")

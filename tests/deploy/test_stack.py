@@ -24,7 +24,7 @@ import yaml
 from bench.serving import ROOT
 from deploy.stack import __main__ as command
 from deploy.stack import load, services
-from gateway.cli import _parser
+from gateway.cli import parser
 from gateway.config import load as load_config
 from gateway.engines.simulated.model import Fit, throughput
 from tests.deploy.panels import NAME, QUERIES, VARIABLES, Query, filled
@@ -306,12 +306,12 @@ class TestCompose:
     def test_commands_are_valid_and_the_stacks_own(self) -> None:
         for name in services.ENGINES:
             service = COMPOSE[name.lower().replace("_", "-")]
-            options = vars(_parser().parse_args(service["command"]))
+            options = vars(parser().parse_args(service["command"]))
             mine = vars(
-                _parser().parse_args([*services.engine_arguments(name), "--host=0.0.0.0", "--port=8000"])
+                parser().parse_args([*services.engine_arguments(name), "--host=0.0.0.0", "--port=8000"])
             )
             assert options == mine
-        gateway = _parser().parse_args(COMPOSE["gateway"]["command"])
+        gateway = parser().parse_args(COMPOSE["gateway"]["command"])
         assert str(gateway.config) == "/etc/ocr-gateway/routes.yaml"
         loaded = load.parser().parse_args(COMPOSE["load"]["command"])
         assert loaded.gateway == f"http://gateway:{gateway.port}"
