@@ -54,10 +54,10 @@ $(SBOM)/%.cdx.json: deploy/image/%.lock pyproject.toml $(VENV)/dev.stamp
 
 lock:  ## resolve the dependencies anew (needs uv); an image is Linux and holds no more than it needs
 	$(UV) pyproject.toml --universal --upgrade --group build --extra embedded --extra sweep -o requirements.lock
-	$(UV) pyproject.toml --universal --upgrade --group build --extra embedded --extra sweep --group dev -c requirements.lock -o requirements-dev.lock
+	$(UV) pyproject.toml --universal --upgrade --group build --extra embedded --extra sweep --extra tracing --group dev --group fuzz -c requirements.lock -o requirements-dev.lock
 	$(UV) --group pyproject.toml:build --python-platform linux -c requirements.lock -o deploy/image/build.lock
-	$(UV) pyproject.toml --python-platform linux -c requirements.lock -o deploy/image/gateway.lock
-	$(UV) pyproject.toml --python-platform linux --extra embedded --extra sweep -c requirements.lock -o deploy/image/embedded.lock
+	$(UV) pyproject.toml --python-platform linux --extra tracing -c requirements-dev.lock -o deploy/image/gateway.lock
+	$(UV) pyproject.toml --python-platform linux --extra embedded --extra sweep --extra tracing -c requirements-dev.lock -o deploy/image/embedded.lock
 
 $(VENV)/run.stamp: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)

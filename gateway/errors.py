@@ -47,6 +47,34 @@ class BadImage(BadRequest):
         super().__init__(message, param=param, code=code)
 
 
+class Unauthorized(GatewayError):
+    """No API key, or not one of ours (401)."""
+
+    status = 401
+    kind = "invalid_request_error"
+
+
+class RequestTimeout(GatewayError):
+    """The client was too slow to send its request (408)."""
+
+    status = 408
+    kind = "invalid_request_error"
+
+
+class HeadersTooLarge(GatewayError):
+    """A request line and headers over the configured limit (431)."""
+
+    status = 431
+    kind = "invalid_request_error"
+
+
+class RateLimited(GatewayError):
+    """A key's own limit is reached (429); always with Retry-After."""
+
+    status = 429
+    kind = "rate_limit_exceeded"
+
+
 class UnknownModel(GatewayError):
     """A model this gateway does not serve (404)."""
 

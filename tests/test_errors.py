@@ -7,8 +7,12 @@ from gateway.errors import BadImage, ConfigError, GatewayError
 STATUSES = {
     "BadRequest": 400,
     "BadImage": 400,
+    "Unauthorized": 401,
     "UnknownModel": 404,
+    "RequestTimeout": 408,
     "BodyTooLarge": 413,
+    "RateLimited": 429,
+    "HeadersTooLarge": 431,
     "EngineFailed": 502,
     "Unavailable": 503,
     "EngineTooSlow": 504,
@@ -26,7 +30,8 @@ def test_every_refusal_has_the_status_of_the_contract() -> None:
 
 @pytest.mark.parametrize("kind", refusals())
 def test_client_errors_and_server_errors_have_different_types(kind: type[GatewayError]) -> None:
-    assert (kind.kind == "invalid_request_error") == (kind.status < 500)
+    callers = ("invalid_request_error", "rate_limit_exceeded")
+    assert (kind.kind in callers) == (kind.status < 500)
 
 
 def test_a_bad_image_says_so_in_its_code() -> None:

@@ -9,6 +9,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    IPvAnyNetwork,
     PrivateAttr,
     StringConstraints,
     field_validator,
@@ -190,11 +191,22 @@ class Server(Section):
 
 
 class Limits(Section):
-    """Bounds on one request."""
+    """Bounds on one request, on one connection, and on all of them together.
+
+    `connections` None: as many as the limit of open files allows. `inflight_bytes` None: a share of the memory
+    that the process may use. `body_s` is for a small body; larger ones get more (server).
+    """
 
     body_bytes: Count = 32 * 1024 * 1024
     image_pixels: Count = 100_000_000
     images_per_request: Count = 32
+    header_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 32 * 1024
+    header_s: Seconds = 10
+    body_s: Seconds = 30
+    keep_alive_s: Seconds = 75
+    connections: Count | None = None
+    inflight_bytes: Count | None = None
+    answer_bytes: Count = 64 * 1024 * 1024
 
 
 class KeyLimits(Section):
@@ -206,18 +218,28 @@ class KeyLimits(Section):
 
 
 class Auth(Section):
-    """The keys' file, and limits by key name."""
+    """The keys' file, limits by key name (`*`: of every other), and the names that may read admin pages.
+
+    Without `admins` every key may.
+    """
 
     keys_file: str | None = None
     limits: dict[str, KeyLimits] = {}
+    admins: tuple[str, ...] = ()
 
 
 class RemoteImages(Section):
-    """Hosts whose image URLs are passed on to engines."""
+    """Hosts whose images the gateway fetches, and what a fetch may cost.
+
+    `allow_networks` lists networks that are not public, such as an object store's, in which they may lie.
+    """
 
     allow_hosts: tuple[
         Annotated[str, StringConstraints(to_lower=True, pattern=r"^[A-Za-z0-9.-]+$")], ...
     ] = ()
+    allow_networks: tuple[IPvAnyNetwork, ...] = ()
+    max_bytes: Count = 20 * 1024 * 1024
+    timeout_s: Seconds = 10
 
 
 Measurement = Annotated[tuple[Annotated[float, Field(gt=0, le=1e9)], ...], Field(min_length=2, max_length=3)]
