@@ -7,16 +7,10 @@ import importlib.resources
 import importlib.util
 import logging
 import random
-import resource
-import select
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
-
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.api import create_api
 from gateway.client import EngineClient
@@ -34,25 +28,21 @@ from gateway.state import State
 from gateway.vision import Vision
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import AsyncIterator, Collection, Coroutine
+    from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
-    from types import FrameType
 
     from fastapi import FastAPI
 
     from gateway.config import Config
     from gateway.model import Engine
+    from gateway.server import Connections
 
 log = logging.getLogger(__name__)
 
 _VISION_THREADS = 2
-# What is left of connections once the last request has been answered: the end of its sending.
-_LAST_BYTES_S = 5
 _LOOK_S = 0.05
 # Without lingering, too, a client that has just been answered gets time to ask again where it is heard.
 _PATIENCE_S = 0.5
-_OPEN_FILES = 65536
 
 
 class Gateway:
@@ -164,7 +154,7 @@ class Gateway:
     def _supervise(self) -> None:
         if self._supervisor and self._supervising is None:
             self._supervising = asyncio.create_task(self._supervisor.run())
-            self._supervising.add_done_callback(_report)
+            self._supervising.add_done_callback(report_failure)
 
     def _embedded_command(self, fd: int) -> list[str]:
         options = ["--fd", str(fd), "--model", self.state.fleet.config.model, "--exit-with-stdin"]
@@ -203,7 +193,7 @@ async def background(*runs: Coroutine[None, None, None]) -> AsyncIterator[None]:
     """Run coroutines beside a block and cancel them when it is left; one that fails says so in the log."""
     tasks = [asyncio.create_task(run) for run in runs]
     for task in tasks:
-        task.add_done_callback(_report)
+        task.add_done_callback(report_failure)
     try:
         yield
     finally:
@@ -212,7 +202,8 @@ async def background(*runs: Coroutine[None, None, None]) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _report(task: asyncio.Task[None]) -> None:
+def report_failure(task: asyncio.Task[None]) -> None:
+    """Say in the log that a task failed: a callback for tasks nobody waits for."""
     if not task.cancelled() and (error := task.exception()):
         log.critical("a background task failed", exc_info=error)
 
@@ -222,104 +213,3 @@ def layout_model() -> LayoutModel:
     return LayoutModel.from_bytes(
         importlib.resources.files("gateway").joinpath("data/layout.npz").read_bytes()
     )
-
-
-def allow_many_connections() -> None:
-    """Raise the limit of open files as far as is allowed: a request holds two, and 1,024 are soon gone."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-class Connections:
-    """A server's connections while it stops: none is closed while its client may be about to use it.
-
-    All answers tell their clients to close, but for those that began before the stop. So a connection that is
-    not closed by its answer stays until it has been idle for as long as its client may keep it.
-    """
-
-    def __init__(self, connections: Collection[object]) -> None:
-        """Watch connections.
-
-        Args:
-            connections: uvicorn's set of those that are open.
-        """
-        self._open = connections
-        self._idle_since: dict[HttpToolsProtocol, float] = {}
-
-    def close_idle(self, now: float, patience_s: float) -> frozenset[tuple[str, int]]:
-        """Close those that have been idle for so long; return the clients of the others, by host and port.
-
-        One with unread bytes is not idle: they are a request.
-        """
-        connections = [one for one in self._open if isinstance(one, HttpToolsProtocol)]
-        self._idle_since = {
-            one: self._idle_since.get(one, now)
-            for one in connections
-            if one.cycle is None or one.cycle.response_complete
-        }
-        for one, since in self._idle_since.items():
-            if now - since >= patience_s and not _unread(one.transport):
-                one.shutdown()
-        return frozenset(one.client for one in connections if one.client and not one.transport.is_closing())
-
-
-def _unread(transport: asyncio.Transport) -> bool:
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(poll.poll(0))
-
-
-class _Server(uvicorn.Server):
-    """A server that drains the gateway before it stops; a second signal stops it at once."""
-
-    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
-        super().__init__(config)
-        self._gateway = gateway
-        self._stopping: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_signal_handler(signal.SIGHUP, self._gateway.ask_reload)
-        await super().startup(sockets)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._loop is None or self._stopping:
-            super().handle_exit(sig, frame)
-            return
-        self._loop.call_soon_threadsafe(self._stop, sig != signal.SIGINT)
-
-    def _stop(self, linger: bool) -> None:
-        if self._stopping is None:
-            self._stopping = asyncio.get_running_loop().create_task(self._drain(linger))
-            self._stopping.add_done_callback(_report)
-
-    async def _drain(self, linger: bool) -> None:
-        try:
-            await self._gateway.drain(Connections(self.server_state.connections), linger=linger)
-        finally:
-            self.should_exit = True
-
-
-def serve(config: Config, path: Path, host: str, port: int) -> None:
-    """Serve until SIGTERM (linger, refuse, drain: `server` in the configuration) or SIGINT (no linger)."""
-    allow_many_connections()
-    gateway = Gateway(config, path)
-    settings = uvicorn.Config(
-        gateway.api,
-        host=host,
-        port=port,
-        loop="uvloop",
-        http="httptools",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # a connection's own client is what tells it from others
-        backlog=2048,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=_LAST_BYTES_S,
-    )
-    _Server(settings, gateway).run()

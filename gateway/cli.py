@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway import __version__, app, engine_args, logs
+from gateway import __version__, app, engine_args, logs, server
 from gateway.config import load, require_safe
 from gateway.errors import ConfigError, GatewayError
 from gateway.fleet import Fleet, sort_rules
@@ -54,7 +54,7 @@ def _serve(options: argparse.Namespace) -> int:
         f"note: no API keys are configured: whoever reaches {options.host}:{options.port} may use it",
         file=sys.stderr,
     )
-    app.serve(config, options.config, options.host, options.port)
+    server.serve(config, options.config, options.host, options.port)
     return 0
 
 
@@ -167,7 +167,7 @@ def _sweep(options: argparse.Namespace) -> int:
         raise ConfigError([f"sweep needs {' and '.join(missing)}: pip install 'ocr-gateway[sweep]'"])
     from gateway.sweep.command import run  # what it imports takes a second
 
-    app.allow_many_connections()
+    server.allow_many_connections()
     return run(options)
 
 

@@ -7,7 +7,6 @@ import contextlib
 import csv
 import json
 import os
-import resource
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import openai
 import pytest
-import uvicorn
 
 from bench.serving import ROOT, SHARED, serve
-from gateway.app import Connections, Gateway, _Server, allow_many_connections, background
+from gateway.app import Gateway, background
 from gateway.config import load, parse
 from gateway.model import Engine
 from tests.support import FakeEngine, answer, chat, chunk, data_url, encoded, hang, picture, served, until
@@ -311,29 +309,6 @@ async def test_no_connection_is_shut_that_a_client_may_be_about_to_use(tmp_path:
         idle_writer.close()
 
 
-async def test_a_connection_is_idle_when_nothing_has_come_for_a_while() -> None:
-    server = uvicorn.Server(
-        uvicorn.Config(FakeEngine(), port=0, http="httptools", log_config=None, access_log=False)
-    )
-    serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    connections = Connections(server.server_state.connections)
-    reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname())
-    ours = frozenset({writer.get_extra_info("sockname")})
-    await until(lambda: connections.close_idle(0, 10) == ours)
-    writer.write(raw())
-    assert b"200 OK" in await reader.readuntil(b"world")
-    await until(lambda: connections.close_idle(9, 10) == ours)
-    writer.write(raw())
-    assert connections.close_idle(30, 10) == ours  # it has been sent, and not been read
-    assert b"200 OK" in await reader.readuntil(b"world")
-    await until(lambda: not connections.close_idle(30, 10))
-    assert b"HTTP" not in await reader.read()
-    writer.close()
-    server.should_exit = True
-    await serving
-
-
 class Arrivals:
     """Connections of which one goes when its turn comes, and one is always new."""
 
@@ -350,15 +325,6 @@ async def test_connections_that_go_on_arriving_do_not_hold_the_stop_up() -> None
     await gateway.drain(arrivals, linger=False)  # type: ignore[arg-type]
     assert arrivals.looks == 4
     assert gateway.state.kept == {("::1", 0), ("::1", 1)}
-
-
-async def test_a_server_ends_even_if_its_drain_fails() -> None:
-    gateway = Gateway(parse(ONE, "f", ROOT, {}))
-    server = _Server(uvicorn.Config(gateway.api), gateway)
-    server.server_state.connections = None  # type: ignore[assignment]
-    with pytest.raises(TypeError):
-        await server._drain(linger=False)
-    assert server.should_exit
 
 
 async def test_what_outlasts_the_drain_limit_is_broken_off(tmp_path: Path) -> None:
@@ -426,19 +392,6 @@ async def test_a_background_task_that_fails_is_not_swallowed(caplog: pytest.LogC
 
     async with background(fail()):
         await until(lambda: "the poller broke" in caplog.text)
-
-
-def test_the_limit_of_open_files_is_raised_to_what_is_allowed() -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (1000, before[1]))
-        allow_many_connections()
-        raised = resource.getrlimit(resource.RLIMIT_NOFILE)
-        assert (raised[0] > 1000, raised[1]) == (before[1] > 1000 or before[1] < 0, before[1])
-        allow_many_connections()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == raised
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_only_the_embedded_engine_is_started_again_when_it_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

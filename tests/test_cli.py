@@ -130,7 +130,7 @@ def test_serve_hands_a_valid_configuration_to_the_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served: list[Any] = []
-    monkeypatch.setattr("gateway.app.serve", lambda *arguments: served.append(arguments))
+    monkeypatch.setattr("gateway.server.serve", lambda *arguments: served.append(arguments))
     assert cli.main(["serve", "--config", CONFIG, "--port", "8123"]) == 0
     ((config, path, host, port),) = served
     assert (config.model, path, host, port) == ("glm-ocr", Path(CONFIG), "127.0.0.1", 8123)

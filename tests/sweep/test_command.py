@@ -178,7 +178,7 @@ def test_options_that_cannot_be_are_refused(
 def test_more_requests_than_open_files_are_refused_before_any_is_sent(
     out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gateway.app.allow_many_connections", lambda: None)
+    monkeypatch.setattr("gateway.server.allow_many_connections", lambda: None)
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 1024))
     ten = [f"--engine=0=http://10.0.0.{number}:1" for number in range(10)]
 
