@@ -164,6 +164,7 @@ class Completions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; the client's leaving cancels it."""
         exchange = _Exchange(scope, receive, send)
+        key = scope["state"].get("key", "")
         call = Call(
             path=self._path,
             request_id=scope["state"]["request_id"],
@@ -171,6 +172,8 @@ class Completions:
             route_header=_header(scope, b"x-ocr-route"),
             content_type=_header(scope, b"content-type") or "",
             kept=scope["client"] in self._state.kept,
+            key=key,
+            client=key or (scope["client"][0] if scope["client"] else ""),
         )
         try:
             async with self._dispatcher().dispatch(call) as reply:

@@ -68,6 +68,8 @@ class Call:
         route_header: the `x-ocr-route` header.
         content_type: the request's content type.
         kept: it came on a connection whose requests are taken even while the gateway drains.
+        key: the name of the client's API key; empty where there are none.
+        client: what shares are counted by: the key's name, else the address the request came from.
         started: when it arrived, by time.perf_counter.
         lease: the place it has or had on an engine; the last one where it was tried again.
         outturn: what the answer told.
@@ -81,6 +83,8 @@ class Call:
     route_header: str | None = None
     content_type: str = ""
     kept: bool = False
+    key: str = ""
+    client: str = ""
     started: float = field(default_factory=time.perf_counter)
     decision: SortDecision | None = None
     lease: Lease | None = None
