@@ -15,7 +15,6 @@ import io
 import json
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,12 +29,12 @@ import uvloop
 import yaml
 from PIL import Image
 
-from bench.serving import ROOT, Served, serve
+from bench.serving import ROOT, Served, free_port, serve
 from gateway.engines.simulated.model import Fit, throughput
 from gateway.wire.vllm import read_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
 FIT = "h100-9b"
 DEPTHS = (3, 3, 0, 0)
@@ -57,8 +56,7 @@ class EngineProcess:
     """An `ocr-gateway simulated-engine` that can be ended and started again at the same address."""
 
     def __init__(self, depth: int, seed: int, time_scale: float) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
+        port = free_port()
         self.depth = depth
         self.name = f"127.0.0.1:{port}"
         self.url = f"http://{self.name}"
@@ -97,11 +95,13 @@ def engine_processes(
             engine.end()
 
 
-def write_config(path: Path, engines: Sequence[EngineProcess], **sections: Any) -> None:
+def write_config(
+    path: Path, engines: Sequence[EngineProcess], *, engine_key: str = "", **sections: Any
+) -> None:
     """Write a configuration of a deep and a plain pool, with profiles as the model has them."""
     fit = Fit.builtin(FIT)
     pools = {
-        name: {"engines": [engine.url for engine in engines if engine.depth == depth]}
+        name: {"engines": [engine.url for engine in engines if engine.depth == depth], "api_key": engine_key}
         | ({"speculative_config": {"method": "mtp", "num_speculative_tokens": depth}} if depth else {})
         for name, depth in (("mtp3", 3), ("plain", 0))
     }
@@ -132,9 +132,9 @@ def swap(path: Path, text: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(config: Path) -> AsyncIterator[Served]:
-    """`ocr-gateway serve`, awaited."""
-    server = serve(config)
+async def serving(config: Path, **options: Any) -> AsyncIterator[Served]:
+    """`ocr-gateway serve`, awaited; see bench.serving.serve."""
+    server = serve(config, **options)
     served = await asyncio.to_thread(server.__enter__)
     try:
         yield served
@@ -142,10 +142,16 @@ async def serving(config: Path) -> AsyncIterator[Served]:
         await asyncio.to_thread(server.__exit__, None, None, None)
 
 
-def _body(prompt: str, *, stream: bool) -> bytes:
+def blank() -> bytes:
+    """Return a small white page as PNG."""
     page = io.BytesIO()
     Image.new("L", (200, 100), 255).save(page, "PNG")
-    url = f"data:image/png;base64,{base64.b64encode(page.getvalue()).decode()}"
+    return page.getvalue()
+
+
+def request_body(prompt: str, picture: bytes, *, stream: bool) -> bytes:
+    """Return a chat request for a document."""
+    url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": prompt}]
     messages = [{"role": "user", "content": content}]
     return json.dumps({"messages": messages, "stream": stream, "max_tokens": MAX_TOKENS}).encode()
@@ -162,6 +168,7 @@ class Tally:
         silent: streams that ended with neither.
         left: requests that their clients broke off.
         late: failures of requests made once the gateway had said that it stops.
+        seconds: how long each that was answered took.
     """
 
     answered: int = 0
@@ -170,13 +177,21 @@ class Tally:
     silent: int = 0
     left: int = 0
     late: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
 
 
 class Clients:
     """Clients in a closed loop; an asynchronous context manager that runs them."""
 
     def __init__(
-        self, urls: Sequence[str], count: int, *, leaving: float = 0.0, streams: float = 0.5
+        self,
+        urls: Sequence[str],
+        count: int,
+        *,
+        leaving: float = 0.0,
+        streams: float = 0.5,
+        keys: Sequence[str] = (),
+        picture: Callable[[int], bytes] = lambda _: blank(),
     ) -> None:
         """Prepare clients.
 
@@ -185,7 +200,11 @@ class Clients:
             count: how many there are.
             leaving: share of requests that are broken off after a random time.
             streams: share of clients that stream.
+            keys: API keys, which they take in turn.
+            picture: the document of a client by its number, as PNG.
         """
+        self._keys = keys
+        self._picture = picture
         self._urls = urls
         self._count = count
         self._leaving = leaving
@@ -222,26 +241,28 @@ class Clients:
     async def _client(self, number: int) -> None:
         stream = number < self._count * self._streams
         prompt = list(PROMPTS.values())[number % len(PROMPTS)]
-        body = _body(prompt, stream=stream)
+        body = request_body(prompt, self._picture(number), stream=stream)
+        headers = {"content-type": "application/json"}
+        if self._keys:
+            headers["authorization"] = f"Bearer {self._keys[number % len(self._keys)]}"
         url = self._urls[number % len(self._urls)] + PATH
         while not self._ending:
             limit = self._rng.uniform(0, 2) if self._rng.random() < self._leaving else None
             try:
                 async with asyncio.timeout(limit):
-                    well = await self._request(url, body, stream=stream)
+                    well = await self._request(url, body, headers, stream=stream)
             except TimeoutError:
                 self.tally.left += 1
                 continue
             if not well:
                 await asyncio.sleep(_SAMPLE_S)
 
-    async def _request(self, url: str, body: bytes, *, stream: bool) -> bool:
+    async def _request(self, url: str, body: bytes, headers: Mapping[str, str], *, stream: bool) -> bool:
         """Make a request and count its end; tell whether it was answered."""
+        began = time.monotonic()
         tail, status, failures = b"", 0, self.tally.late if self._stopping else self.tally.lost
         try:
-            async with self._session.post(
-                url, data=body, headers={"content-type": "application/json"}
-            ) as reply:
+            async with self._session.post(url, data=body, headers=headers) as reply:
                 status = reply.status
                 async for data in reply.content.iter_any():
                     tail = (tail + data)[-_TAIL:]
@@ -265,6 +286,7 @@ class Clients:
                 self.tally.silent += 1
             return False
         self.tally.answered += 1
+        self.tally.seconds.append(time.monotonic() - began)
         return True
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -57,12 +57,27 @@ class Served:
             time.sleep(0.1)
 
 
-@contextmanager
-def serve(config: Path = ROOT / "routes.yaml", log: int | None = subprocess.DEVNULL) -> Iterator[Served]:
-    """Serve on a free port until the block is left."""
+def free_port() -> int:
+    """Return a port of the loopback on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+        port: int = listener.getsockname()[1]
+    return port
+
+
+@contextmanager
+def serve(
+    config: Path = ROOT / "routes.yaml", log: int | None = subprocess.DEVNULL, options: Sequence[str] = ()
+) -> Iterator[Served]:
+    """Serve on a free port until the block is left.
+
+    Args:
+        config: what is served.
+        log: where the log goes, as subprocess has it.
+        options: further ones of `ocr-gateway serve`.
+    """
+    port = free_port()
     command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config), "--port", str(port)]
+    command += options
     process = subprocess.Popen(command, cwd=ROOT, stderr=log)
     served = Served(f"http://127.0.0.1:{port}", process)
     try:

@@ -1,0 +1,506 @@
+"""`python -m bench.soak [--minutes 30]`: good, bad and faulty traffic for long; fails on a trend. Simulated.
+
+`ocr-gateway serve` with API keys, over four simulated engines of which one after the other fails and comes
+back. Well-behaved clients in a closed loop, half of them streaming, beside others that send nonsense, leave,
+dawdle or never read; configuration and keys change meanwhile. Every ten seconds the process tells its memory,
+descriptors and tasks. It fails where one of them grows, where a good request was lost, where anything stays
+behind once all clients have gone, and where a secret shows in the log or on a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import io
+import itertools
+import json
+import os
+import platform
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import numpy as np
+import uvloop
+from PIL import Image, PngImagePlugin
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.faults import (
+    FAULTS,
+    FIT,
+    PATH,
+    PROMPTS,
+    Clients,
+    Sample,
+    Tally,
+    Watch,
+    engine_processes,
+    request_body,
+    serving,
+    swap,
+    write_config,
+)
+from bench.serving import free_port
+from bench.trend import Slope, slope
+from gateway.app import background
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from bench.faults import EngineProcess
+
+SAMPLE_S = 10.0
+# Of each run this share, two minutes at least, fills caches and pools; what follows must not grow.
+WARM_UP = 0.2
+WARM_UP_S = 120.0
+# Growth in ten minutes.
+MOST_MEGABYTES = 1.0
+MOST_DESCRIPTORS = MOST_TASKS = 3.0
+_FAULT_EVERY_S, _CHANGE_EVERY_S = 20.0, 15.0
+_QUIET_S = 60.0
+
+# What must not show in any log or page: two API keys, the engines' key, and what documents and prompts hold.
+SECRETS = {
+    "key": "sk-planted-0123456789abcdef",
+    "metered key": "sk-planted-fedcba9876543210",
+    "wrong key": "sk-planted-wrong-000000000",
+    "engine key": "planted-engine-key-4711",
+    "document": "PlantedInTheDocument",
+    "prompt": "PlantedInThePrompt",
+    "query": "PlantedInTheQuery",
+}
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """One look at the gateway's process.
+
+    Attributes:
+        at: seconds since the first look.
+        megabytes: resident memory.
+        descriptors: open files.
+        tasks: of the event loop.
+        in_flight: requests on engines and in queues.
+        bodies: bytes of requests held.
+        answered: good requests since the look before.
+        p99_s: of those.
+    """
+
+    at: float
+    megabytes: float
+    descriptors: int
+    tasks: int
+    in_flight: int
+    bodies: int
+    answered: int
+    p99_s: float
+
+
+@dataclass
+class Oddities:
+    """Requests that were not meant to go well, by kind; `wrong`: those that ended unexpectedly."""
+
+    seen: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+
+    def note(self, kind: str, outcome: str, *, right: bool) -> None:
+        """Count one."""
+        self.seen[kind] += 1
+        if not right:
+            self.wrong[f"{kind}: {outcome}"] += 1
+
+
+def picture(number: int) -> bytes:
+    """Return a client's document: noise, so that its size is its number's, and a secret in its metadata."""
+    side = 64 + 48 * (number % 12)
+    pixels = np.random.default_rng(number).integers(0, 256, (side, side), np.uint8)
+    notes = PngImagePlugin.PngInfo()
+    notes.add_text("Comment", SECRETS["document"])
+    page = io.BytesIO()
+    Image.fromarray(pixels).save(page, "PNG", pnginfo=notes)
+    return page.getvalue()
+
+
+def _chat(url: str, **members: Any) -> bytes:
+    content = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": f"Text Recognition: {SECRETS['prompt']}"},
+    ]
+    return json.dumps({"messages": [{"role": "user", "content": content}], **members}).encode()
+
+
+def bad_requests() -> dict[str, tuple[bytes, dict[str, str], frozenset[int]]]:
+    """Return requests that must be refused: body, headers that differ, and the statuses that are right."""
+    good = f"data:image/png;base64,{base64.b64encode(picture(1)).decode()}"
+    secret = base64.b64encode(SECRETS["document"].encode() * 3).decode()
+    wrong_key, metered = (
+        {"authorization": f"Bearer {SECRETS[name]}"} for name in ("wrong key", "metered key")
+    )
+    return {
+        "broken JSON": (_chat(good)[:-9], {}, frozenset({400})),
+        "no JSON": (SECRETS["document"].encode(), {}, frozenset({400})),
+        "content type": (_chat(good), {"content-type": "text/plain"}, frozenset({400})),
+        "no image": (_chat(f"data:image/png;base64,{secret}"), {}, frozenset({400})),
+        "cut base64": (_chat(good[:-3]), {}, frozenset({400})),
+        "remote image": (_chat(f"http://127.0.0.1/x?{SECRETS['query']}"), {}, frozenset({400})),
+        "file URL": (_chat(f"file:///etc/{SECRETS['query']}"), {}, frozenset({400})),
+        "unknown model": (_chat(good, model=f"other-{SECRETS['prompt']}"), {}, frozenset({404})),
+        "unknown route": (_chat(good, model=f"glm-ocr:{SECRETS['prompt']}"), {}, frozenset({400})),
+        "too large": (b"[" + b" " * (33 << 20) + b"]", {}, frozenset({413})),
+        "wrong key": (_chat(good), wrong_key, frozenset({401})),
+        "metered key": (_chat(good, max_tokens=2), metered, frozenset({200, 429})),
+    }
+
+
+class Rogues:
+    """Clients that mean no good; an asynchronous context manager that runs them."""
+
+    def __init__(self, url: str, count: int) -> None:
+        self._url = url
+        self._host, _, port = url.removeprefix("http://").partition(":")
+        self._port = int(port)
+        self._count = count
+        self._rng = random.Random(1)
+        self._bad = bad_requests()
+        self._body = request_body(PROMPTS["text"], picture(5), stream=True)
+        self._rude = (self._leaves, self._half_a_body, self._slow, self._never_reads, self._garbage)
+        self.tally = Oddities()
+
+    async def __aenter__(self) -> Rogues:
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        self._tasks = [asyncio.create_task(self._rogue(number)) for number in range(self._count)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._session.close()
+
+    async def _rogue(self, number: int) -> None:
+        while True:
+            if number % 2:
+                await self._asks_wrongly(self._rng.choice(list(self._bad)))
+            else:
+                with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                    await self._rng.choice(self._rude)()
+            await asyncio.sleep(self._rng.uniform(0, 0.5))
+
+    async def _asks_wrongly(self, kind: str) -> None:
+        body, different, right = self._bad[kind]
+        headers = {**self._headers(), **different}
+        try:
+            async with self._session.post(self._url + PATH, data=body, headers=headers) as reply:
+                told = await reply.json()
+                shaped = reply.status == 200 or set(told["error"]) == {"message", "type", "param", "code"}
+                self.tally.note(kind, f"HTTP {reply.status}", right=reply.status in right and shaped)
+        except aiohttp.ClientError as error:
+            self.tally.note(kind, type(error).__name__, right=False)
+
+    def _headers(self) -> dict[str, str]:
+        return {"content-type": "application/json", "authorization": f"Bearer {SECRETS['key']}"}
+
+    @contextlib.asynccontextmanager
+    async def _connected(self, kind: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        self.tally.note(kind, "", right=True)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+    def _head(self, length: int) -> bytes:
+        lines = [f"POST {PATH} HTTP/1.1", "host: soak", f"content-length: {length}"]
+        lines += [f"{name}: {value}" for name, value in self._headers().items()]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    async def _leaves(self) -> None:
+        async with self._connected("leaves") as (_, writer):
+            writer.write(self._head(len(self._body)) + self._body)
+            await asyncio.sleep(self._rng.uniform(0, 1))
+
+    async def _half_a_body(self) -> None:
+        async with self._connected("half a body") as (_, writer):
+            writer.write(self._head(len(self._body)) + self._body[: self._rng.randrange(len(self._body))])
+            await asyncio.sleep(self._rng.uniform(0, 1))
+
+    async def _slow(self) -> None:
+        async with self._connected("a byte at a time") as (_, writer):
+            for byte in self._head(5)[: self._rng.randrange(60)]:
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.2)
+
+    async def _never_reads(self) -> None:
+        async with self._connected("never reads") as (_, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(self._head(len(self._body)) + self._body)
+            await asyncio.sleep(self._rng.uniform(0, 10))
+
+    async def _garbage(self) -> None:
+        async with self._connected("garbage") as (reader, writer):
+            writer.write(self._rng.randbytes(200) + b"\r\n\r\n")
+            async with asyncio.timeout(30):
+                await reader.read()
+
+
+class Patient:
+    """The gateway's process under observation, and the sum of what good clients had."""
+
+    def __init__(self, admin: str) -> None:
+        """Watch a gateway by the URL of its admin port."""
+        self._admin = admin
+        self.began = time.monotonic()
+        self.samples: list[Vitals] = []
+        self.total = Tally()
+
+    async def look(self, session: aiohttp.ClientSession, tally: Tally | None = None) -> Vitals:
+        """Read the process, and add what good clients had since."""
+        tally = tally or Tally()
+        async with session.get(f"{self._admin}/metrics") as reply:
+            page = await reply.text()
+        gauges: defaultdict[str, float] = defaultdict(float)
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                gauges[sample.name] += sample.value
+        self.total.answered += tally.answered
+        self.total.told += tally.told
+        self.total.silent += tally.silent
+        self.total.lost.update(tally.lost)
+        return Vitals(
+            at=time.monotonic() - self.began,
+            megabytes=gauges["process_resident_memory_bytes"] / 2**20,
+            descriptors=int(gauges["process_open_fds"]),
+            tasks=int(gauges["ocr_gateway_tasks"]),
+            in_flight=int(gauges["ocr_gateway_in_flight"] + gauges["ocr_gateway_waiting"]),
+            bodies=int(gauges["ocr_gateway_inflight_bytes"]),
+            answered=tally.answered,
+            p99_s=float(np.quantile(tally.seconds, 0.99)) if tally.seconds else 0.0,
+        )
+
+    async def at_rest(self, session: aiohttp.ClientSession) -> Vitals:
+        """Return its vitals once nothing is in flight any more, or those at the end of patience."""
+        end = time.monotonic() + _QUIET_S
+        while (vitals := await self.look(session)).in_flight or vitals.bodies:
+            if time.monotonic() > end:
+                break
+            await asyncio.sleep(1)
+        return vitals
+
+
+def trends(samples: Sequence[Vitals]) -> tuple[dict[str, tuple[Slope, float]], int]:
+    """Return growth in ten minutes with what is allowed, and how many samples were left out as warming up."""
+    last = samples[-1].at
+    warm = [sample for sample in samples if sample.at >= min(max(WARM_UP * last, WARM_UP_S), last / 2)]
+    times = [sample.at / 600 for sample in warm]
+    most = {"megabytes": MOST_MEGABYTES, "descriptors": MOST_DESCRIPTORS, "tasks": MOST_TASKS}
+    return {
+        name: (slope(times, [getattr(sample, name) for sample in warm]), limit)
+        for name, limit in most.items()
+    }, len(samples) - len(warm)
+
+
+def verdict(
+    patient: Patient, rogues: Oddities, before: Vitals, after: Vitals, leaked: Sequence[str]
+) -> list[str]:
+    """Return what is wrong; a trend counts where it is beyond doubt, for short runs waver."""
+    found = [
+        f"{name} grow by {growth.low:.2f} to {growth.high:.2f} in ten minutes, over {limit:g}"
+        for name, (growth, limit) in trends(patient.samples)[0].items()
+        if growth.low > limit
+    ]
+    total = patient.total
+    if total.lost or total.silent:
+        found.append(f"good requests were lost: {dict(total.lost)}, {total.silent} streams without an end")
+    if rogues.wrong:
+        found.append(f"unexpected answers: {dict(rogues.wrong)}")
+    if after.in_flight or after.bodies:
+        found.append(f"{after.in_flight} requests and {after.bodies} bytes stay behind")
+    for name, limit in (("descriptors", MOST_DESCRIPTORS), ("tasks", MOST_TASKS)):
+        grown = getattr(after, name) - getattr(before, name)
+        if grown > limit:
+            found.append(f"{grown} {name} stay behind")
+    return found + [f"a secret shows: {what}" for what in leaked]
+
+
+async def suffer(watch: Watch, engines: Sequence[EngineProcess]) -> None:
+    """Let one engine after the other fail and come back, for ever."""
+    for number in itertools.count():
+        engine, fault = engines[number % len(engines)], FAULTS[number % len(FAULTS)]
+        await fault.begin(watch, engine)
+        await asyncio.sleep(fault.lasts_s)
+        await fault.heal(watch, engine)
+        await watch.until(partial(Sample.serves, name=engine.name), _QUIET_S)
+        await asyncio.sleep(_FAULT_EVERY_S)
+
+
+async def change(path: Path, write: Callable[[int], None]) -> None:
+    """Change configuration and keys, for ever: every third change is no configuration."""
+    for number in itertools.count(1):
+        await asyncio.sleep(_CHANGE_EVERY_S)
+        if number % 3:
+            write(number)
+        else:
+            swap(path, "model: [")
+
+
+def leaks(pages: dict[str, str], log: Path) -> list[str]:
+    """Return which secrets show where; the log is read line by line."""
+    found = {
+        f"the {what} on {page}"
+        for page, text in pages.items()
+        for what, word in SECRETS.items()
+        if word in text
+    }
+    base64_of = {what: base64.b64encode(word.encode())[:16].decode() for what, word in SECRETS.items()}
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            found |= {
+                f"the {what} in the log"
+                for what, word in SECRETS.items()
+                if word in line or base64_of[what] in line
+            }
+    return sorted(found)
+
+
+async def soak(folder: Path, minutes: float, count: int) -> tuple[Patient, Oddities, list[str]]:
+    """Run, print a line a minute, and return what was sampled, what others did, and what is wrong."""
+    config, log, admin = folder / "routes.yaml", folder / "gateway.log", free_port()
+    keys = folder / "keys"
+
+    def write(number: int) -> None:
+        keys.write_text(
+            f"soak {SECRETS['key']}\nmetered {SECRETS['metered key']}\nspare sk-spare-{number:016d}\n"
+        )
+        write_config(
+            config,
+            engines,
+            engine_key=SECRETS["engine key"],
+            auth={"keys_file": "keys", "limits": {"metered": {"requests_per_minute": 30, "concurrent": 4}}},
+            server={"linger_s": 1, "drain_s": 30, "replicas": 1, "admin_port": admin},
+            breaker={"open_s": 5 + number % 2},
+        )
+
+    with engine_processes() as engines, log.open("wb") as lines:
+        write(0)
+        async with (
+            aiohttp.ClientSession() as session,
+            serving(config, log=lines.fileno(), options=["--log-format", "json"]) as served,
+            Watch(f"http://127.0.0.1:{admin}", engines) as watch,
+        ):
+            patient = Patient(f"http://127.0.0.1:{admin}")
+            before = await patient.look(session)
+            print(HEAD)
+            async with (
+                Clients([served.url], count * 3 // 4, keys=[SECRETS["key"]], picture=picture) as clients,
+                Rogues(served.url, count - count * 3 // 4) as rogues,
+                background(suffer(watch, engines), change(config, write)),
+            ):
+                while time.monotonic() - patient.began < 60 * minutes:
+                    await asyncio.sleep(SAMPLE_S)
+                    patient.samples.append(await patient.look(session, clients.fresh()))
+                    if len(patient.samples) % 6 == 0:
+                        print(row(patient.samples[-6:]), flush=True)
+            for engine in engines:
+                engine.signal(signal.SIGCONT)
+                with contextlib.suppress(aiohttp.ClientError):
+                    await watch.fault(engine, "none")
+            after = await patient.at_rest(session)
+            pages = {
+                path: await (await session.get(f"http://127.0.0.1:{admin}{path}")).text()
+                for path in ("/metrics", "/status")
+            }
+        wrong = verdict(patient, rogues.tally, before, after, leaks(pages, log))
+        return patient, rogues.tally, wrong
+
+
+HEAD = """
+| minutes | answered | p99 s | in flight | bodies MB | RSS MB | descriptors | tasks |
+|---|---|---|---|---|---|---|---|"""
+
+
+def row(samples: Sequence[Vitals]) -> str:
+    """Return a minute's line: sums, the worst p99, and medians."""
+    values = {
+        name: float(np.median([getattr(sample, name) for sample in samples]))
+        for name in ("in_flight", "bodies", "megabytes", "descriptors", "tasks")
+    }
+    return (
+        f"| {samples[-1].at / 60:.0f} | {sum(sample.answered for sample in samples):,} | "
+        f"{max(sample.p99_s for sample in samples):.2f} | {values['in_flight']:.0f} | "
+        f"{values['bodies'] / 1e6:.1f} | {values['megabytes']:.1f} | {values['descriptors']:.0f} | "
+        f"{values['tasks']:.0f} |"
+    )
+
+
+def draw(patient: Patient, path: Path) -> None:
+    """Draw what was sampled."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((9, 6), layout="constrained")
+    plots = figure.subplots(4, sharex=True)
+    minutes = [sample.at / 60 for sample in patient.samples]
+    for axes, (name, title) in zip(
+        plots,
+        {"megabytes": "RSS, MB", "descriptors": "descriptors", "tasks": "tasks", "p99_s": "p99, s"}.items(),
+        strict=True,
+    ):
+        axes.plot(minutes, [getattr(sample, name) for sample in patient.samples], linewidth=1)
+        axes.set_ylabel(title)
+        axes.set_ylim(bottom=0)
+    plots[0].set_title("The gateway under mixed good, bad and faulty traffic (simulated engines)")
+    plots[-1].set_xlabel("minutes")
+    figure.savefig(path, dpi=110)
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Print a line a minute, trends and verdict; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30, metavar="N", help="default: 30")
+    parser.add_argument("--clients", type=int, default=128, metavar="N", help="at once; default: 128")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the samples there")
+    parser.add_argument("--log", type=Path, metavar="DIR", help="keep the gateway's log there")
+    options = parser.parse_args(arguments)
+    packages = ", ".join(
+        f"{name} {version(name)}" for name in ("ocr-gateway", "uvicorn", "aiohttp", "uvloop")
+    )
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}")
+    print(f"Simulated: four engines of fit {FIT}; {options.clients} clients, three in four mean well")
+    with (
+        contextlib.ExitStack() as stack,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        folder = options.log or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        patient, rogues, wrong = runner.run(soak(folder, options.minutes, options.clients))
+    if options.plot:
+        draw(patient, options.plot)
+    found, left_out = trends(patient.samples)
+    total = patient.total
+    print(
+        f"\n{len(patient.samples)} samples, {left_out} of them to warm up. Growth in ten minutes (Theil-Sen):"
+    )
+    for name, (growth, limit) in found.items():
+        between = f"95%: {growth.low:+.2f} to {growth.high:+.2f}"
+        print(f"  {name}: {growth.median:+.2f} ({between}); at most {limit:g}")
+    print(
+        f"good requests: {total.answered:,} answered, {sum(total.lost.values())} lost; "
+        f"{total.told} streams ended with an error event where their engine died"
+    )
+    print(f"others: {sum(rogues.seen.values()):,} in {len(rogues.seen)} kinds")
+    for problem in wrong:
+        print(f"WRONG: {problem}")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
