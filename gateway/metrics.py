@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -66,7 +67,9 @@ class _StateCollector(Collector):
         budget.add_metric([], snapshot.retry_budget)
         build = _gauge("build_info", "The gateway's version, and the model it serves", "version", "model")
         build.add_metric([gateway.__version__, fleet.config.model], 1)
-        yield from (depths, crossovers, useful, budget, build)
+        tasks = _gauge("tasks", "Tasks of the event loop")
+        tasks.add_metric([], _tasks())
+        yield from (depths, crossovers, useful, budget, build, tasks)
 
     def _of_routes(self, snapshot: Snapshot, fleet: Fleet) -> Iterator[Metric]:
         in_flight = _gauge("in_flight", "Requests that occupy an engine now", "route")
@@ -160,6 +163,13 @@ class _StateCollector(Collector):
         yield from (drafts, tokens, accepted)
 
 
+def _tasks() -> int:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:  # no loop runs in this thread
+        return 0
+
+
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(_PREFIX + name, text, labels=labels)
 
@@ -174,6 +184,7 @@ class Metrics:
     def __init__(self, state: State) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_StateCollector(state))
+        ProcessCollector(registry=self.registry)
         self._requests = self._counter(
             "requests", "Requests by final status; 499: the client left", ["route", "pool", "code"]
         )

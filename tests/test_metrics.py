@@ -36,6 +36,13 @@ def series(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], fl
     }
 
 
+async def test_the_process_tells_its_memory_its_open_files_and_its_tasks(state: State) -> None:
+    found = series(Metrics(state))
+    assert found["ocr_gateway_tasks", ()] >= 1
+    assert found["process_resident_memory_bytes", ()] > 1e6
+    assert 0 < found["process_open_fds", ()] < found["process_max_fds", ()]
+
+
 def test_gauges_show_the_state_at_the_moment_of_the_scrape(state: State) -> None:
     metrics = Metrics(state)
     state.mark("e:1", up=True)
