@@ -25,6 +25,8 @@ _BY_NAME = "dns+"
 _PORTS = {"http": 80, "https": 443}
 # The longest that one turn waits for a resolver.
 _PATIENCE_S = 5.0
+# Engines that one name may have: each is asked for its health every second, and a liar knows no end.
+_MOST = 1024
 # A name that has not resolved yet is asked for this often: its engines may be starting too.
 _EAGER_S = 1.0
 
@@ -197,7 +199,8 @@ async def addresses_of(host: str, port: int) -> frozenset[str]:
 def _result(lookup: asyncio.Future[frozenset[str]]) -> tuple[frozenset[str] | None, str]:
     """What a finished lookup gave, or else what its trouble was."""
     try:
-        return lookup.result(), ""
+        answer = lookup.result()
+        return (answer, "") if len(answer) <= _MOST else (None, f"{len(answer):,} addresses, over {_MOST:,}")
     except Exception as error:  # resolvers differ in what they raise, and none may end the watch
         return None, str(error) or type(error).__name__
 

@@ -12,6 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 import gateway
+from gateway import logs
 from gateway.policy.acceptance import Source
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ class _StateCollector(Collector):
         build.add_metric([gateway.__version__, fleet.config.model], 1)
         tasks = _gauge("tasks", "Tasks of the event loop")
         tasks.add_metric([], _tasks())
-        yield from (depths, crossovers, useful, budget, build, tasks)
+        lines = _counter("log_lines_lost", "Log lines that standard error did not take")
+        lines.add_metric([], logs.lost())
+        yield from (depths, crossovers, useful, budget, build, tasks, lines)
 
     def _of_routes(self, snapshot: Snapshot, fleet: Fleet) -> Iterator[Metric]:
         in_flight = _gauge("in_flight", "Requests that occupy an engine now", "route")

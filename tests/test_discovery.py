@@ -165,6 +165,20 @@ async def test_an_answer_that_comes_late_counts() -> None:
     task.cancel()
 
 
+async def test_a_resolver_that_yields_thousands_of_addresses_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    resolver = Resolver(deep="10.0.0.1")
+    async with running(resolver, config(a="dns+http://deep:80")) as discovery:
+        await until(lambda: discovery.engines())
+        resolver.table["deep"] = " ".join(f"10.1.{n >> 8}.{n & 255}" for n in range(5000))
+        await resolver.answers("deep", 5)
+        assert urls(discovery) == ["http://10.0.0.1:80"]
+        resolver.table["deep"] = " ".join(f"10.1.{n >> 8}.{n & 255}" for n in range(1024))
+        await until(lambda: len(urls(discovery)) == 1024)
+    assert "deep:80 cannot be resolved: 5,000 addresses, over 1,024" in caplog.text
+
+
 async def test_a_reload_keeps_the_addresses_of_names_that_stay_and_asks_for_new_ones() -> None:
     resolver = Resolver(deep="10.0.0.1", plain="10.0.0.2", new="10.0.0.3")
     async with running(resolver, config(a="dns+http://deep:80", b="dns+http://plain:80")) as discovery:

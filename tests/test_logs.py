@@ -1,11 +1,17 @@
+import errno
+import fcntl
 import json
 import logging
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import pytest
 
 from gateway import logs
+from gateway.logs import _Writer
 
 
 @pytest.fixture(autouse=True)
@@ -13,11 +19,31 @@ def _restored() -> Iterator[None]:
     root = logging.getLogger()
     before = (root.level, root.handlers[:])
     yield
+    for handler in root.handlers:
+        if isinstance(handler, _Writer):
+            handler.close()
     root.setLevel(before[0])
     root.handlers[:] = before[1]
 
 
-def line(kind: Literal["text", "json"], capsys: pytest.CaptureFixture[str]) -> str:
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, Callable[[], bytes]]]:
+    """The writing end of a pipe that holds 4 KiB, and what reads all that is in it."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    yield writing, lambda: os.read(reading, 1 << 20)
+    os.close(reading)
+    os.close(writing)
+
+
+def logger_to(fd: int) -> tuple[_Writer, logging.Logger]:
+    handler = _Writer(fd)
+    log = logging.Logger("test")
+    log.addHandler(handler)
+    return handler, log
+
+
+def line(kind: Literal["text", "json"], capfd: pytest.CaptureFixture[str]) -> str:
     logs.configure(kind)
     log = logging.getLogger("gateway.access")
     log.info("request", extra={"fields": {"code": 200, "engine": "", "route": "text"}})
@@ -25,17 +51,119 @@ def line(kind: Literal["text", "json"], capsys: pytest.CaptureFixture[str]) -> s
         raise ValueError("boom")
     except ValueError:
         log.exception("fault")
-    return capsys.readouterr().err
+    logging.getLogger().handlers[0].flush()
+    assert logs.lost() == 0
+    return capfd.readouterr().err
 
 
-def test_json_lines_are_json(capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = map(json.loads, line("json", capsys).splitlines())
+def test_json_lines_are_json(capfd: pytest.CaptureFixture[str]) -> None:
+    first, second = map(json.loads, line("json", capfd).splitlines())
     assert first.items() >= {"message": "request", "code": 200, "route": "text", "level": "INFO"}.items()
     assert "ValueError: boom" in second["trace"]
 
 
-def test_text_lines_leave_out_what_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
-    first, second, *trace = line("text", capsys).splitlines()
+def test_text_lines_leave_out_what_is_empty(capfd: pytest.CaptureFixture[str]) -> None:
+    first, second, *trace = line("text", capfd).splitlines()
     assert first.endswith("INFO    request code=200 route=text")
     assert second.endswith("ERROR   fault")
     assert trace[-1] == "ValueError: boom"
+
+
+def test_what_nobody_reads_is_lost_and_its_number_is_told_afterwards(
+    pipe: tuple[int, Callable[[], bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.logs._HELD_BYTES", 2000)
+    monkeypatch.setattr("gateway.logs._FLUSH_S", 0)
+    writing, read = pipe
+    handler, log = logger_to(writing)
+    for number in range(1000):
+        log.info("line %04d %s", number, "." * 90)
+    lost = handler.lost
+    assert lost > 900
+    text = b""
+    monkeypatch.setattr("gateway.logs._FLUSH_S", 10)
+    while handler._held:
+        text += read()
+    log.info("the last")
+    handler.close()
+    text += read()
+    lines = text.decode().splitlines()
+    assert lines[-1] == "the last"
+    told = [int(line.split()[0]) for line in lines if line.endswith("standard error did not take them")]
+    assert sum(told) == lost
+    assert len(lines) == 1000 - lost + len(told) + 1
+
+
+def test_a_pipe_that_somebody_made_non_blocking_loses_nothing(
+    pipe: tuple[int, Callable[[], bytes]],
+) -> None:
+    writing, read = pipe
+    os.set_blocking(writing, False)
+    handler, log = logger_to(writing)
+    for number in range(200):
+        log.info("line %04d %s", number, "." * 90)
+    text = b""
+    while text.count(b"\n") < 200:
+        text += read()
+    handler.close()
+    assert handler.lost == 0
+    assert [row.split()[1] for row in text.decode().splitlines()] == [f"{n:04}" for n in range(200)]
+
+
+def test_a_full_disk_is_no_error_of_whoever_logs() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    handler, log = logger_to(full)
+    for _ in range(3):
+        log.warning("disk full")
+    handler.close()
+    os.close(full)
+    assert handler.lost == 3
+
+
+def test_a_line_that_was_torn_does_not_spoil_the_next(
+    pipe: tuple[int, Callable[[], bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing, read = pipe
+    disk = os.write
+    takes = iter([6, 0, 100, 100])
+
+    def write(fd: int, data: bytes) -> int:
+        if taken := next(takes):
+            return disk(fd, data[:taken])
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr("gateway.logs.os.write", write)
+    handler, log = logger_to(writing)
+    log.warning("a line of which six bytes find room")
+    handler.flush()
+    log.warning("another")
+    handler.close()
+    assert read().decode().splitlines() == [
+        "a line",
+        "1 log lines were lost: standard error did not take them",
+        "another",
+    ]
+
+
+def test_a_line_that_cannot_be_formatted_says_whose_it_was(pipe: tuple[int, Callable[[], bytes]]) -> None:
+    writing, read = pipe
+    handler, log = logger_to(writing)
+    log.warning("%d", "no number")
+    log.warning("\udcff")
+    handler.close()
+    first, second = read().decode().splitlines()
+    assert first.startswith("a log line of test:")
+    assert "TypeError" in first
+    assert second == "\\udcff"
+
+
+def test_a_closed_standard_error_is_not_taken_by_a_socket() -> None:
+    code = (
+        "import os; os.close(2); from gateway import logs; logs.configure('text'); import socket, logging;"
+        "one = socket.socket(); logging.warning('unheard'); logging.shutdown();"
+        "print(one.fileno(), os.readlink('/proc/self/fd/2'), os.get_inheritable(2), logs.lost())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    number, *rest = done.stdout.decode().split()
+    assert int(number) > 2
+    assert rest == ["/dev/null", "True", "0"]

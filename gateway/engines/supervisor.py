@@ -68,14 +68,17 @@ class Supervisor:
         try:
             while True:
                 started = loop.time()
-                self._process = await self._start()
-                code = await self._process.wait()
-                self._on_death()
+                try:
+                    self._process = await self._start()
+                    trouble = f"ended (exit status {await self._process.wait()})"
+                    self._on_death()
+                except OSError as error:  # no descriptors or processes left: they may be freed
+                    trouble = f"cannot be started ({error})"
                 self.restarts += 1
                 pause = (
                     _FIRST_PAUSE_S if loop.time() - started > _WELL_S else min(2 * pause, _LONGEST_PAUSE_S)
                 )
-                log.error("the embedded engine ended (exit status %s); restart in %.1f s", code, pause)
+                log.error("the embedded engine %s; restart in %.1f s", trouble, pause)
                 await asyncio.sleep(pause)
         finally:
             await self._stop()

@@ -1,8 +1,10 @@
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -101,3 +103,23 @@ async def test_a_child_that_hangs_can_be_killed_and_comes_back() -> None:
         supervisor.kill()
         await until(lambda: supervisor.restarts == 1)
         assert await page(supervisor.url) == "ok"
+
+
+async def test_a_machine_without_processes_or_descriptors_is_no_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gateway.engines.supervisor._FIRST_PAUSE_S", 0.001)
+    start = asyncio.create_subprocess_exec
+    refusals = [OSError(errno.EMFILE, "Too many open files"), BlockingIOError(errno.EAGAIN, "no process")]
+
+    async def exec_(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        if refusals:
+            raise refusals.pop()
+        return await start(*command, **options)
+
+    monkeypatch.setattr("gateway.engines.supervisor.asyncio.create_subprocess_exec", exec_)
+    supervisor = Supervisor(lambda fd: ["-c", CHILD, str(fd)], lambda: None)
+    async with running(supervisor):
+        assert await page(supervisor.url) == "ok"
+    assert supervisor.restarts == 2
+    assert "cannot be started ([Errno 24] Too many open files)" in caplog.text
