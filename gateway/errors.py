@@ -54,6 +54,20 @@ class Unauthorized(GatewayError):
     kind = "invalid_request_error"
 
 
+class Forbidden(GatewayError):
+    """An API key that is not for this (403)."""
+
+    status = 403
+    kind = "invalid_request_error"
+
+
+class UnknownEndpoint(GatewayError):
+    """A path that does not exist, or a method that it does not have (404; 405 where told)."""
+
+    status = 404
+    kind = "invalid_request_error"
+
+
 class RequestTimeout(GatewayError):
     """The client was too slow to send its request (408)."""
 

@@ -7,7 +7,8 @@ import hashlib
 import logging
 from typing import TYPE_CHECKING
 
-from gateway.config import load, require_safe
+from gateway.config import load
+from gateway.config.files import read_file
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _LOOK_S = 1.0
 
 
 class Reloader:
-    """Watches the configuration file and the profiles it names; an invalid change changes nothing.
+    """Watches the configuration file, the profiles and the keys it names; an invalid change changes nothing.
 
     It compares contents, not times: a Kubernetes ConfigMap changes by swapping a symbolic link.
     """
@@ -47,7 +48,7 @@ class Reloader:
         self._config = config
         self._apply = apply
         self._reloaded = reloaded
-        self._seen = self._fingerprint()
+        self._seen = config.sources
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
@@ -62,16 +63,15 @@ class Reloader:
                     await self._asked.wait()
             except TimeoutError:
                 pass
-            fingerprint = await asyncio.to_thread(self._fingerprint)
-            if self._asked.is_set() or fingerprint != self._seen:
+            found = await asyncio.to_thread(self._look)
+            if self._asked.is_set() or found != self._seen:
                 self._asked.clear()
-                self._seen = fingerprint
+                self._seen = found
                 await self._reload()
 
     async def _reload(self) -> None:
         try:
             config = await asyncio.to_thread(load, self._path)
-            require_safe(config, self._path)
             await self._apply(config)
         except ConfigError as error:
             self._reloaded(False)
@@ -83,19 +83,18 @@ class Reloader:
             log.exception("the changed configuration is not taken over")
             return
         self._config = config
-        # It may name other profiles than the one before.
-        self._seen = await asyncio.to_thread(self._fingerprint)
+        # Not what the files hold by now: a change since they were read is one to take over.
+        self._seen = config.sources
         self._reloaded(True)
         log.info("configuration %s has been taken over", self._path)
 
-    def _fingerprint(self) -> bytes:
-        """A digest of the file and of its profiles; what cannot be read counts as empty."""
-        digest = hashlib.sha256()
-        profiles = [route.profile for route in self._config.routes.values() if route.profile]
-        for path in (self._path, *(self._path.parent / profile for profile in profiles)):
-            try:
-                content = path.read_bytes()
-            except OSError:
-                content = b""
-            digest.update(b"%d:" % len(content) + content)
-        return digest.digest()
+    def _look(self) -> dict[Path, bytes]:
+        """What the configuration's files hold now; what cannot be read counts as empty."""
+        return {path: _digest(path) for path in self._config.sources}
+
+
+def _digest(path: Path) -> bytes:
+    try:
+        return hashlib.sha256(read_file(path)).digest()
+    except OSError:
+        return b""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,7 +76,7 @@ async def test_a_changed_profile_is_a_changed_configuration(watched: Watched) ->
     [
         ("model: [", "not valid YAML"),
         (TEXT.replace("routes:", "rotues:"), "unknown key"),
-        (TEXT + "server: {admin_port: 9}", "server.admin_port: not supported"),
+        (TEXT + "auth: {keys_file: keys}", "auth.keys_file: "),
     ],
 )
 async def test_an_invalid_one_changes_nothing_and_says_so(
@@ -131,3 +132,81 @@ async def test_a_file_that_vanishes_changes_nothing(watched: Watched) -> None:
         watched.path.unlink()
         await until(lambda: watched.told == [False])
     assert watched.applied == []
+
+
+KEYED = TEXT + "auth: {keys_file: keys/keys, limits: {'*': {concurrent: 1}}}\n"
+KEY = "a-secret-that-no-line-shows"
+
+
+class Keyed(Watched):
+    """The same with keys from a Secret, which is mounted in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mount = folder / "keys"
+        self.mount.mkdir()
+        (self.mount / "keys").symlink_to("..data/keys")
+        self.give(f"team-a {KEY}\n")
+        super().__init__(folder)
+        self.swap(KEYED)
+        self.reloader = Reloader(self.path, load(self.path), self.apply, self.told.append)
+
+    def give(self, text: str) -> None:
+        """Write the next version of the Secret and point the link at it."""
+        version = self.mount / f"..{len(list(self.mount.iterdir()))}"
+        version.mkdir()
+        (version / "keys").write_text(text)
+        (self.mount / "..next").symlink_to(version.name)
+        (self.mount / "..next").replace(self.mount / "..data")
+
+
+@pytest.fixture
+def keyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keyed:
+    monkeypatch.setattr(reload, "_LOOK_S", 0.01)
+    return Keyed(tmp_path)
+
+
+async def test_changed_keys_are_a_changed_configuration(keyed: Keyed) -> None:
+    async with background(keyed.reloader.run()):
+        keyed.give(f"team-a {KEY}\nteam-b {KEY}-too\n")
+        await until(lambda: keyed.told == [True])
+    assert keyed.applied[0].keys.owner(f"{KEY}-too".encode()) == "team-b"
+
+
+@pytest.mark.parametrize(
+    "text", [f"team-a {KEY}\n{KEY}-too\n", f"team-a {KEY}\nteam-b {KEY}", "", "team-a sha256:0"]
+)
+async def test_wrong_keys_change_nothing_and_are_not_shown(
+    keyed: Keyed, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    async with background(keyed.reloader.run()):
+        keyed.give(text)
+        await until(lambda: keyed.told == [False])
+        assert keyed.applied == []
+        keyed.give(f"team-a {KEY}-new\n")
+        await until(lambda: keyed.told == [False, True])
+    assert keyed.applied[0].keys.owner(f"{KEY}-new".encode()) == "team-a"
+    assert f"{keyed.mount}/keys:" in caplog.text
+    assert KEY not in caplog.text
+
+
+async def test_what_was_written_while_a_change_was_taken_over_is_taken_over_too(keyed: Keyed) -> None:
+    applied: list[Config] = []
+
+    async def apply(config: Config) -> None:
+        if not applied:  # the rest of the file comes after the file was read
+            keyed.give(f"team-a {KEY}\nteam-b {KEY}-too\nteam-c {KEY}-3\n")
+        applied.append(config)
+
+    reloader = Reloader(keyed.path, load(keyed.path), apply, keyed.told.append)
+    async with background(reloader.run()):
+        keyed.give(f"team-a {KEY}\nteam-b {KEY}-too\n")
+        await until(lambda: keyed.told == [True, True])
+    assert [len(config.keys) for config in applied] == [2, 3]
+
+
+async def test_a_pipe_in_the_place_of_the_keys_is_not_waited_for(keyed: Keyed) -> None:
+    async with background(keyed.reloader.run()):
+        (keyed.mount / "keys").unlink()
+        os.mkfifo(keyed.mount / "keys")
+        await until(lambda: keyed.told == [False])
+    assert keyed.applied == []

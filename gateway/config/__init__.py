@@ -1,11 +1,14 @@
 """routes.yaml: its schema, and validation that says where and what is wrong."""
 
-from gateway.config.checks import load, parse, require_safe
-from gateway.config.schema import EMBEDDED, Config, Pool, Profile, Queue, Route, Timeouts
+from gateway.config.checks import load, parse
+from gateway.config.keys import Keys
+from gateway.config.schema import EMBEDDED, Config, KeyLimits, Pool, Profile, Queue, Route, Timeouts
 
 __all__ = [
     "EMBEDDED",
     "Config",
+    "KeyLimits",
+    "Keys",
     "Pool",
     "Profile",
     "Queue",
@@ -13,5 +16,4 @@ __all__ = [
     "Timeouts",
     "load",
     "parse",
-    "require_safe",
 ]

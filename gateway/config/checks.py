@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
 from typing import TYPE_CHECKING, Any, get_args
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import ValidationError
 
 from gateway.config.document import Document
-from gateway.config.schema import EMBEDDED, Config, Profile, Route, Section
+from gateway.config.files import read_file
+from gateway.config.keys import parse_keys
+from gateway.config.schema import EMBEDDED, Auth, Config, Profile, Route, Section
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,24 +32,29 @@ _PLAIN_WORDS = {
 }
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
-# Settings that this version does not apply yet, and that it would be unsafe to serve without.
-_NOT_SAFE_YET = ("auth.keys_file", "auth.limits", "server.admin_port")
 
-
-def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
+def load(path: Path, environment: Mapping[str, str] = os.environ, *, keys: bool = True) -> Config:
     """Read and validate a configuration file.
+
+    Args:
+        path: the file.
+        environment: what its variables stand for.
+        keys: read the API keys, too; they are there where the gateway serves, and need not be elsewhere.
 
     Raises:
         ConfigError: with every problem found, one `file:line: key: ...` line each.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        content = read_file(path)
+        text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: cannot be read: {error}"]) from error
-    return parse(text, str(path), path.parent, environment)
+    config = parse(text, str(path), path.parent, environment, keys=keys)
+    config.sources[path] = hashlib.sha256(content).digest()
+    return config
 
 
-def parse(text: str, file: str, folder: Path, environment: Mapping[str, str]) -> Config:
+def parse(text: str, file: str, folder: Path, environment: Mapping[str, str], *, keys: bool = True) -> Config:
     """Validate a configuration's text; `file` names it in errors, `folder` is where its paths start.
 
     Raises:
@@ -61,42 +69,12 @@ def parse(text: str, file: str, folder: Path, environment: Mapping[str, str]) ->
             document.report(_explain(error, Config))
         else:
             document.report(_cross_check(config, folder))
+            if keys:
+                _read_keys(config, folder, document)
     if document.problems:
         raise ConfigError(document.problems)
     default = config.sorting.default or next(iter(config.routes))
     return config.model_copy(update={"sorting": config.sorting.model_copy(update={"default": default})})
-
-
-def require_safe(config: Config, path: Path) -> None:
-    """Check that this version honours every setting that it would be unsafe to ignore.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    unsafe = [key for key, value in _settings(config).items() if value and _listed(key, _NOT_SAFE_YET)]
-    if unsafe:
-        raise ConfigError(
-            [f"{path}: {key}: not supported by this version, which serves without it" for key in unsafe]
-        )
-
-
-def _settings(section: Section, prefix: str = "") -> dict[str, object]:
-    """Every dotted key that the file itself sets, with its value."""
-    found: dict[str, object] = {}
-    for name in sorted(section.model_fields_set):
-        value = getattr(section, name)
-        found[f"{prefix}{name}"] = value
-        entries = value.items() if isinstance(value, dict) else [("", value)]
-        for key, entry in entries:
-            if isinstance(entry, Section):
-                found |= _settings(entry, f"{prefix}{name}.{key}." if key else f"{prefix}{name}.")
-    return found
-
-
-def _listed(key: str, patterns: Iterable[str]) -> bool:
-    """Whether a dotted key is one of the patterns, in which `*` stands for a name."""
-    parts = (re.escape(pattern).replace(r"\*", ".+") for pattern in patterns)
-    return any(re.fullmatch(part, key) for part in parts)
 
 
 def _cross_check(config: Config, folder: Path) -> Iterator[tuple[Location, str]]:
@@ -129,8 +107,6 @@ def _cross_check(config: Config, folder: Path) -> Iterator[tuple[Location, str]]
                 re.compile(pattern)
             except re.error as error:
                 yield ("sorting", "prompts", name, index), f"is not a regular expression: {error}"
-    if config.auth.keys_file and not (folder / config.auth.keys_file).is_file():
-        yield ("auth", "keys_file"), f"no such file: {folder / config.auth.keys_file}"
 
 
 def _check_route(config: Config, name: str, route: Route, folder: Path) -> Iterator[tuple[Location, str]]:
@@ -152,19 +128,50 @@ def _check_route(config: Config, name: str, route: Route, folder: Path) -> Itera
 def _check_profile(config: Config, name: str, path: Path) -> Iterator[tuple[Location, str]]:
     where: Location = ("routes", name, "profile")
     try:
-        profile = Profile.model_validate_json(path.read_bytes())
+        content = read_file(path)
+        profile = Profile.model_validate_json(content)
     except OSError as error:
         yield where, f"{path} cannot be read: {error.strerror}"
     except ValidationError as error:
         for at, message in _explain(error, Profile):
             yield where, f"{path}: {'.'.join(map(str, at)) or 'file'}: {message}"
     else:
+        config.sources[path] = hashlib.sha256(content).digest()
         config.profiles[name] = profile
         if profile.route != name:
             yield where, f"{path} was measured for route {profile.route!r}"
         for pool in profile.pools:
             if pool not in config.pools:
                 yield where, f"{path}: {_unknown(pool, 'pool', config.pools)}"
+
+
+def _read_keys(config: Config, folder: Path, document: Document) -> None:
+    """Read the keys' file, and check what speaks of its names."""
+    auth = config.auth
+    if auth.keys_file:
+        path = folder / auth.keys_file
+        try:
+            content = read_file(path)
+            config.admit(parse_keys(content, str(path)))
+        except OSError as error:
+            document.report([(("auth", "keys_file"), f"{path} cannot be read: {error.strerror}")])
+            return
+        except ConfigError as error:
+            document.problems += error.problems
+            return
+        config.sources[path] = hashlib.sha256(content).digest()
+    document.report(_check_names(auth, config.keys.names))
+
+
+def _check_names(auth: Auth, names: frozenset[str]) -> Iterator[tuple[Location, str]]:
+    """Names that no key has. They are not listed: one line the wrong way round, and a key would be."""
+    listed: list[tuple[Location, str]] = [(("auth", "limits", name), name) for name in auth.limits]
+    listed += [(("auth", "admins", index), name) for index, name in enumerate(auth.admins)]
+    for location, name in listed:
+        if not auth.keys_file:
+            yield location, "there is no auth.keys_file, so this would hold for nobody"
+        elif name not in names and location != ("auth", "limits", "*"):
+            yield location, f"{auth.keys_file} has no key of that name{_did_you_mean(name, names)}"
 
 
 def _unknown(found: str, kind: str, allowed: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -11,10 +11,16 @@ from pydantic import (
     Field,
     IPvAnyNetwork,
     PrivateAttr,
-    StringConstraints,
     field_validator,
     model_validator,
 )
+
+from gateway.config.keys import Keys
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+from gateway.hosts import canonical
 
 EMBEDDED = "embedded"
 
@@ -26,6 +32,8 @@ Schedule = tuple[tuple[Count, Count, Annotated[int, Field(ge=0)]], ...]
 _ENGINE_URL = re.compile(
     r"(?:dns\+)?https?://(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?/?"
 )
+
+_LISTED = re.compile(r"(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]{1,5}))?")
 
 # vLLM's own default where a suffix pool names no depth (SpeculativeConfig.suffix_decoding_max_tree_depth).
 _SUFFIX_DEPTH = 24
@@ -49,7 +57,7 @@ class Pool(Section):
     speculative_config: dict[str, Any] = {}
     engines: Annotated[tuple[str, ...], Field(min_length=1)]
     max_load: Annotated[int, Field(ge=1, le=4096)] = 256
-    api_key: str = ""
+    api_key: Annotated[str, Field(repr=False)] = ""
 
     @property
     def depth(self) -> int:
@@ -193,8 +201,8 @@ class Server(Section):
 class Limits(Section):
     """Bounds on one request, on one connection, and on all of them together.
 
-    `connections` None: as many as the limit of open files allows. `inflight_bytes` None: a share of the memory
-    that the process may use. `body_s` is for a small body; larger ones get more (server).
+    `connections` None: as many as the limit of open files allows. `inflight_bytes` None: a share of the
+    memory that the process may use. `body_s` is for a small body; larger ones get more (server).
     """
 
     body_bytes: Count = 32 * 1024 * 1024
@@ -231,15 +239,19 @@ class Auth(Section):
 class RemoteImages(Section):
     """Hosts whose images the gateway fetches, and what a fetch may cost.
 
-    `allow_networks` lists networks that are not public, such as an object store's, in which they may lie.
+    A host stands for ports 80 and 443, `host:port` for that port. `allow_networks` lists networks that are not
+    public, such as an object store's, in which they may lie.
     """
 
-    allow_hosts: tuple[
-        Annotated[str, StringConstraints(to_lower=True, pattern=r"^[A-Za-z0-9.-]+$")], ...
-    ] = ()
+    allow_hosts: tuple[str, ...] = ()
     allow_networks: tuple[IPvAnyNetwork, ...] = ()
     max_bytes: Count = 20 * 1024 * 1024
     timeout_s: Seconds = 10
+
+    @field_validator("allow_hosts")
+    @classmethod
+    def _canonical_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(_listed, hosts))
 
 
 Measurement = Annotated[tuple[Annotated[float, Field(gt=0, le=1e9)], ...], Field(min_length=2, max_length=3)]
@@ -285,11 +297,27 @@ class Config(Section):
     auth: Auth = Auth()
     remote_images: RemoteImages = RemoteImages()
     _profiles: dict[str, Profile] = PrivateAttr(default_factory=dict)
+    _keys: Keys = PrivateAttr(default_factory=Keys)
+    _sources: dict[Path, bytes] = PrivateAttr(default_factory=dict)
 
     @property
     def profiles(self) -> dict[str, Profile]:
         """The profiles that the routes' files hold, by route."""
         return self._profiles
+
+    @property
+    def keys(self) -> Keys:
+        """The API keys; none where `auth.keys_file` is not set."""
+        return self._keys
+
+    def admit(self, keys: Keys) -> None:
+        """Take the keys that `auth.keys_file` holds; for who reads it."""
+        self._keys = keys
+
+    @property
+    def sources(self) -> dict[Path, bytes]:
+        """The files that all of this was read from, with the SHA-256 of what they held then."""
+        return self._sources
 
     def pools_of(self, route: str) -> tuple[str, ...]:
         """Return the pools that a route may use, in the file's order."""
@@ -314,6 +342,14 @@ def check_ranges(ranges: object) -> None:
                 f"range {list(entry)} does not fit; they start at 1, ascend, never overlap; depth >= 0"
             )
         last = to
+
+
+def _listed(entry: str) -> str:
+    found = _LISTED.fullmatch(entry)
+    host = canonical(found["host"]) if found else None
+    if found is None or host is None or not 0 < int(found["port"] or 1) < 65536:
+        raise ValueError("must be a host or host:port, without scheme, path or wildcard")
+    return f"{host}:{int(found['port'])}" if found["port"] else host
 
 
 def _is_host(host: str) -> bool:

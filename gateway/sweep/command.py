@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.report_only:
         return _conclude(options, path, store.read(options.out))
     if path:
-        config, everything = targets.configured(path, options.pools, options.routes), load(path)
+        config, everything = targets.configured(path, options.pools, options.routes), load(path, keys=False)
     else:
         config = targets.named(options.engine, options.model, options.routes)
         everything = targets.named(options.engine, options.model, None)

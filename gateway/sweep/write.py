@@ -50,7 +50,7 @@ def permitted(
     Raises:
         ConfigError: the file cannot be used.
     """
-    config = load(path, environment)
+    config = load(path, environment, keys=False)
     routes = {route: config.pools_of(route) for route in config.routes}
     kept = tuple(
         window
@@ -159,7 +159,7 @@ def _checked(
         }
         try:
             text = updated(old, str(path), elsewhere, environment)
-            return parse(text, f"{path} (updated)", path.parent, environment)
+            return parse(text, f"{path} (updated)", path.parent, environment, keys=False)
         except ConfigError as error:
             raise ConfigError([problem.replace(folder, FOLDER) for problem in error.problems]) from error
 

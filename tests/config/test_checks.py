@@ -1,9 +1,11 @@
+import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from gateway.config import load, parse, require_safe
+from gateway.config import load, parse
 from gateway.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +53,6 @@ def test_the_whole_contract_is_accepted() -> None:
 def test_the_shipped_configuration_is_valid() -> None:
     config = load(ROOT / "routes.yaml")
     assert list(config.routes) == ["text", "key-value", "table"]
-    require_safe(config, Path("routes.yaml"))
 
 
 def test_the_shipped_configurations_example_for_vllm_is_valid() -> None:
@@ -105,7 +106,7 @@ def test_the_default_route_is_the_first_unless_told() -> None:
             "f.yaml:9: pools.plain.engines[0]: 'http://vllm-mtp3:8000' is listed twice",
         ),
         ("vllm-mtp3:8000]", "u:hunter2@vllm:1]", "f.yaml:6: pools.mtp3.engines: must be http(s)://host:port"),
-        ("keys_file: null", "keys_file: keys.txt", "f.yaml:23: auth.keys_file: no such file"),
+        ("keys_file: null", "keys_file: keys.txt", "f.yaml:23: auth.keys_file: keys.txt cannot be read"),
         ("  table:\n", "  Tables!:\n", "f.yaml:13: routes.Tables!: a name is"),
         (
             "    queue:",
@@ -174,9 +175,81 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             load(path)
 
 
-def test_settings_that_must_not_be_ignored_are_told(tmp_path: Path) -> None:
-    (tmp_path / "keys").touch()
-    text = GOOD.replace("keys_file: null", "keys_file: keys").replace("failures: 5", "failures: 9")
+KEY = "a-long-enough-key"
+
+
+def keyed(tmp_path: Path, auth: str, keys: str = f"team-a {KEY}\nteam-b {KEY}-too\n") -> str:
+    """The configuration with an `auth` section beside a file of keys."""
+    (tmp_path / "keys").write_text(keys)
+    return GOOD.replace("auth: {keys_file: null, limits: {}}", f"auth: {auth}")
+
+
+def test_keys_are_read_beside_the_configuration(tmp_path: Path) -> None:
+    text = keyed(
+        tmp_path,
+        "{keys_file: keys, limits: {team-a: {concurrent: 1}, '*': {concurrent: 2}}, admins: [team-b]}",
+    )
     config = parse(text, "f.yaml", tmp_path, {})
-    with pytest.raises(ConfigError, match=r"auth\.keys_file: not supported by this version"):
-        require_safe(config, tmp_path / "f.yaml")
+    assert config.keys.owner(KEY.encode()) == "team-a"
+    assert config.keys.names == {"team-a", "team-b"}
+    assert KEY not in repr(config)
+    absolute = text.replace("keys_file: keys", f"keys_file: {tmp_path}/keys")
+    assert len(parse(absolute, "f.yaml", Path("/nowhere"), {}).keys) == 2
+
+
+@pytest.mark.parametrize(
+    ("auth", "problem"),
+    [
+        (
+            "{keys_file: keys, limits: {team_a: {concurrent: 1}}}",
+            "f.yaml:23: auth.limits.team_a: keys has no key of that name - did you mean 'team-a'?",
+        ),
+        (
+            "{keys_file: keys, admins: [team-a, ops]}",
+            "f.yaml:23: auth.admins[1]: keys has no key of that name",
+        ),
+        ("{keys_file: keys, admins: ['*']}", "f.yaml:23: auth.admins[0]: keys has no key of that name"),
+        ("{limits: {'*': {concurrent: 1}}}", "f.yaml:23: auth.limits.*: there is no auth.keys_file"),
+        ("{admins: [team-a]}", "f.yaml:23: auth.admins[0]: there is no auth.keys_file"),
+        ("{keys_file: nokeys}", "f.yaml:23: auth.keys_file: nokeys cannot be read: No such file"),
+        ("{keys_file: .}", "f.yaml:23: auth.keys_file: . cannot be read: it is not a regular file"),
+    ],
+)
+def test_names_that_no_key_has_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auth: str, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (found,) = problems(keyed(tmp_path, auth))
+    assert found.startswith(problem)
+
+
+def test_a_wrong_keys_file_is_told_by_its_own_lines_and_shows_no_key(tmp_path: Path) -> None:
+    text = keyed(tmp_path, "{keys_file: keys, admins: [team-a]}", f"team-a {KEY}\n{KEY}\n")
+    assert problems(text, tmp_path) == [f"{tmp_path}/keys:2: a line is `NAME KEY` or `NAME sha256:HEX`"]
+
+
+def test_who_does_not_serve_needs_no_keys(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(
+        GOOD.replace("{keys_file: null, limits: {}}", "{keys_file: none, limits: {a: {concurrent: 1}}}")
+    )
+    assert len(load(tmp_path / "f.yaml", {}, keys=False).keys) == 0
+    with pytest.raises(ConfigError, match="none cannot be read"):
+        load(tmp_path / "f.yaml", {})
+
+
+def test_a_configuration_knows_the_files_it_was_read_from(tmp_path: Path) -> None:
+    text = keyed(tmp_path, "{keys_file: keys}").replace("    queue:", "    profile: table.json\n    queue:")
+    (tmp_path / "f.yaml").write_text(text)
+    profile = json.dumps({"route": "table", "pools": {"mtp3": [[1, 100]]}, "meta": {}})
+    (tmp_path / "table.json").write_text(profile)
+    sources = load(tmp_path / "f.yaml", {}).sources
+    assert sources == {
+        path: hashlib.sha256(path.read_bytes()).digest()
+        for path in (tmp_path / "f.yaml", tmp_path / "keys", tmp_path / "table.json")
+    }
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "f.yaml")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        load(tmp_path / "f.yaml", {})
