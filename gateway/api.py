@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from gateway.attempt import Reply
     from gateway.dispatch import Dispatcher
+    from gateway.memory import Held
     from gateway.metrics import Metrics
     from gateway.state import State
 
@@ -38,6 +39,7 @@ COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 
 _INTERNAL = GatewayError("the gateway failed unexpectedly; its log says how", code="internal_error")
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -204,16 +206,23 @@ class _Exchange:
         self._over = False
         self.client_left = False
 
-    async def read(self, limit: int) -> bytes:
+    async def read(self, limit: int, held: Held) -> bytes:
         """Return the body, and watch from then on for the client leaving.
+
+        Args:
+            limit: the most bytes it may have.
+            held: hears of each part that comes; what is only announced takes no memory.
 
         Raises:
             BodyTooLarge: more than `limit` bytes are announced or come.
+            Unavailable: there is no memory for it.
             ClientLeft: the client left before the end.
         """
         announced = _header(self._scope, b"content-length") or "0"
-        if announced.isdigit() and int(announced) > limit:
+        expected = int(announced) if _LENGTH.fullmatch(announced) else 0
+        if expected > limit:
             raise _too_large(limit)
+        held.expect(expected)
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -224,6 +233,7 @@ class _Exchange:
             size += len(chunk)
             if size > limit:
                 raise _too_large(limit)
+            held.add(len(chunk))
             chunks.append(chunk)
             if not message.get("more_body"):
                 break

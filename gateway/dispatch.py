@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.attempt import RETRY_AFTER_S, AttemptFailed, Job, Outturn, attempt
 from gateway.errors import BadImage, BadRequest, ClientLeft, GatewayError, Unavailable, UnknownModel
+from gateway.memory import FULL
 from gateway.policy import admission, retry, sorting
 from gateway.policy.admission import Refusal, Shed
 from gateway.policy.balance import Fitness
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from gateway.client import EngineClient
     from gateway.config import Config, Queue
     from gateway.fleet import Fleet
+    from gateway.memory import Held
     from gateway.metrics import Metrics, Stage
     from gateway.model import SortDecision, SortFacts
+    from gateway.queues import Waiter
     from gateway.state import State
     from gateway.vision import Vision
 
@@ -64,12 +67,14 @@ class Call:
     Attributes:
         path: the endpoint, on the gateway as on the engine.
         request_id: the client's own or a new one.
-        read: returns the body of at most so many bytes, or raises BodyTooLarge or ClientLeft.
+        read: returns the body of at most so many bytes, counted as held while it comes, or raises
+            BodyTooLarge, Unavailable or ClientLeft.
         route_header: the `x-ocr-route` header.
         content_type: the request's content type.
         kept: it came on a connection whose requests are taken even while the gateway drains.
         key: the name of the client's API key; empty where there are none.
         client: what shares are counted by: the key's name, else the address the request came from.
+        held: what of it is in memory.
         started: when it arrived, by time.perf_counter.
         lease: the place it has or had on an engine; the last one where it was tried again.
         outturn: what the answer told.
@@ -79,12 +84,13 @@ class Call:
 
     path: str
     request_id: str
-    read: Callable[[int], Awaitable[bytes]]
+    read: Callable[[int, Held], Awaitable[bytes]]
     route_header: str | None = None
     content_type: str = ""
     kept: bool = False
     key: str = ""
     client: str = ""
+    held: Held = field(init=False)
     started: float = field(default_factory=time.perf_counter)
     decision: SortDecision | None = None
     lease: Lease | None = None
@@ -121,6 +127,7 @@ class Dispatcher:
         """
         fleet = self._state.fleet
         self._state.open += 1
+        call.held = self._state.memory.hold(call.client)
         try:
             if self._state.draining and not call.kept:
                 self._metrics.shed("", "shutting_down")
@@ -140,6 +147,8 @@ class Dispatcher:
                 call.code = call.outturn.failed or call.code
         except GatewayError as error:
             call.code = error.status
+            if error.code == FULL:
+                self._metrics.shed(call.decision.route if call.decision else "", FULL)
             raise
         except (ClientLeft, asyncio.CancelledError, GeneratorExit):
             if not call.outturn.ended:  # who leaves with all of the answer has had it
@@ -150,6 +159,7 @@ class Dispatcher:
             raise
         finally:
             self._state.open -= 1
+            call.held.close()
             self._account(call)
 
     async def _receive(
@@ -161,7 +171,7 @@ class Dispatcher:
                 "the content type must be application/json", param="content-type", code="bad_content_type"
             )
         limits = fleet.config.limits
-        body = await call.read(limits.body_bytes)
+        body = await call.read(limits.body_bytes, call.held)
         with self._timed("receive"):
             request = openai.parse_request(
                 body,
@@ -268,19 +278,23 @@ class Dispatcher:
         state, now = self._state, asyncio.get_running_loop().time
         avoid = call.lease.engine.name if failed and call.lease else None
         with self._timed("choose"):
-            taken = state.take(route, avoid)
+            taken = state.take(route, avoid, call.client)
         if isinstance(taken, Lease):
             return taken
         if taken.reason is Fitness.DOWN:
             raise failed.error if failed else self._shed(route, queue, _NO_ENGINE)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = state.wait(
-            route, lambda: None if turn.done() else turn.set_result(None), avoid, first=failed is not None
+            route,
+            lambda: None if turn.done() else turn.set_result(None),
+            avoid,
+            client=call.client,
+            first=failed is not None,
         )
         started = now()
         try:
             # One that has been taken in is not refused again.
-            if not turn.done() and failed is None and (refused := self._refusal(route, queue)):
+            if not turn.done() and failed is None and (refused := self._refusal(waiter, queue)):
                 raise self._shed(route, queue, refused)
             async with asyncio.timeout_at(min(started + queue.max_wait_s, deadline or math.inf)):
                 await turn
@@ -297,24 +311,34 @@ class Dispatcher:
             return waiter.lease
         if failed:
             raise failed.error
-        if not turn.cancelled():  # woken without a place: the route has been taken out of the configuration
+        if not (turn.cancelled() or waiter.pushed_out):  # woken because its route is configured no more
             raise self._shed(route, queue, _NO_ENGINE)
-        refused = admission.timed_out(
-            waiting=state.waiting(route),
+        refused = admission.put_out(
+            Shed.QUEUE_FULL if waiter.pushed_out else Shed.TIMED_OUT,
+            waiting=state.queues.waiting(route),
             max_waiting=queue.max_waiting,
             max_wait_s=queue.max_wait_s,
-            per_s=state.queue_speed(route),
+            per_s=state.queues.speed(route),
         )
         raise self._shed(route, queue, refused)
 
-    def _refusal(self, route: str, queue: Queue) -> Refusal | None:
-        """Whether who has just joined a queue had better not wait."""
-        return admission.refusal(
-            waiting=self._state.waiting(route) - 1,
+    def _refusal(self, waiter: Waiter, queue: Queue) -> Refusal | None:
+        """Whether who has just joined a queue had better not wait; where it may, another may have to go."""
+        queues, route = self._state.queues, waiter.route
+        waiting = queues.waiting(route) - 1
+        full = waiting >= queue.max_waiting > 0
+        goes = queues.pushed_out(waiter) if full else None
+        refused = admission.refusal(
+            waiting=waiting,
             max_waiting=queue.max_waiting,
             max_wait_s=queue.max_wait_s,
-            per_s=self._state.queue_speed(route),
+            per_s=queues.speed(route),
+            ahead=queues.ahead(waiter),
+            makes_room=goes is not None,
         )
+        if goes and not refused:
+            queues.push_out(goes)
+        return refused
 
     def _shed(self, route: str, queue: Queue, refused: Refusal) -> Unavailable:
         code, message = _SHED[refused.reason]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gateway.ledger import Kind, Ledger, Tally
+from gateway.memory import Memory
 from gateway.policy.acceptance import Source, are_merged, of_answer
-from gateway.policy.admission import MeanTokens, QueueSpeed, Turns, idle, next_turn
 from gateway.policy.balance import WARM_S, Choice, EngineView, Fitness, choose
 from gateway.policy.breaker import Breaker, Outcome, Phase
 from gateway.policy.drift import Drift
 from gateway.policy.plan import Plan, Pool, Situation
 from gateway.policy.retry import Budget, Failure, blame, may_retry
+from gateway.queues import Queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.ledger import Entry
     from gateway.model import Engine, Reading, Speculation
     from gateway.policy.acceptance import Recent, Sample
+    from gateway.queues import Waiter
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +43,8 @@ _STOPPING_REST_S = 10.0
 _STARTING_S = 10.0
 # Figures of the last minutes are kept up to so many seconds.
 _FOLD_S = 1.0
-# Tokens a waiting route gets in its turn.
-_QUANTUM = 256.0
+# What requests may hold in memory where nobody says: room enough for anything but a real load.
+_INFLIGHT_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class Lease:
         sample: what the answer told of speculation.
     """
 
-    def __init__(self, state: State, slot: _Slot, route: str) -> None:
+    def __init__(self, state: State, slot: _Slot, route: str, client: str) -> None:
         self._state = state
         self._slot = slot
         self._held = True
@@ -130,6 +132,7 @@ class Lease:
         self._complete = False
         self._step_depth = state.fleet.step_depths.get(slot.engine.pool, 0)
         slot.leases.add(self)
+        self._ended = state.queues.started(route, client)
         self.begun = state._clock()
         slot.tried(self.begun)
         state._changed(slot, route, +1)
@@ -179,6 +182,7 @@ class Lease:
             self._slot.leases.discard(self)
             if self._entry:
                 self._slot.ledger.finished(self._entry, self.sample, complete=self._complete)
+            self._ended()
             self._state._changed(self._slot, self.route, -1)
             self._state.pump()
 
@@ -239,17 +243,6 @@ class _Slot:
         return True
 
 
-class Waiter:
-    """A request in its route's queue; woken with its `lease`, or without one where the route is no more."""
-
-    def __init__(self, route: str, avoid: str | None, since: float, wake: Callable[[], None]) -> None:
-        self.route = route
-        self.avoid = avoid
-        self.since = since
-        self.wake = wake
-        self.lease: Lease | None = None
-
-
 class State:
     """Engines, leases and queues of one process; not shared between threads.
 
@@ -259,6 +252,8 @@ class State:
         draining: no new work is taken, but for
         kept: clients, by host and port, of connections that could not be told to close before it began.
         open: requests being dealt with, from their receipt to the last byte of their answers.
+        queues: who waits; joined and left by `wait` and `leave`.
+        memory: what requests under way hold.
         tallies: the figures of speculation that count, by route, pool and source.
         on_sample: hears of each.
     """
@@ -270,6 +265,7 @@ class State:
         clock: Callable[[], float],
         rng: Random,
         pending: Iterable[str] = (),
+        inflight_bytes: int = _INFLIGHT_BYTES,
     ) -> None:
         """Start with a fleet.
 
@@ -279,6 +275,7 @@ class State:
             clock: returns the time in seconds; any that never goes back.
             rng: decides between equal engines.
             pending: pools of which more may be known in a moment.
+            inflight_bytes: what requests may hold in memory where the configuration does not say.
         """
         self.fleet = fleet
         self.closing = self.draining = False
@@ -291,13 +288,11 @@ class State:
         self._slots: dict[str, _Slot] = {}
         self._by_route: dict[str, list[_Slot]] = {}
         self._in_flight: Counter[str] = Counter()
-        self._queues: dict[str, deque[Waiter]] = {}
-        self._speeds: dict[str, QueueSpeed] = {}
-        self._means: dict[str, MeanTokens] = {}
+        self.queues = Queues(clock)
+        self.memory = Memory(inflight_bytes)
+        self._inflight_bytes = inflight_bytes
         self.tallies: dict[tuple[str, str, Source], Tally] = {}
         self._folded_at = -math.inf
-        self._turns = Turns()
-        self._waiting = 0
         self._budget = Budget(fleet.config.retry.budget)
         self._plan: Plan | None = None
         self._plan_engines: Counter[str] = Counter()
@@ -317,22 +312,14 @@ class State:
         self.fleet = fleet
         self._plan = None
         self._budget = replace(self._budget, share=fleet.config.retry.budget)
-        for route in set(self._queues) - set(fleet.routes):
-            for waiter in self._queues.pop(route):
-                self._waiting -= 1
-                waiter.wake()
-            del self._speeds[route], self._means[route], self._by_route[route]
-            self._turns = idle(self._turns, route)
+        self.memory.limit = fleet.config.limits.inflight_bytes or self._inflight_bytes
+        self.queues.configure(fleet.routes)
         for route in fleet.routes:
             for pool in fleet.config.pools_of(route):
                 if depth := fleet.config.pools[pool].depth:
                     for source in Source:
                         positions = 0 if source is Source.STREAM else depth
                         self.tallies.setdefault((route, pool, source), Tally(positions))
-        for route in fleet.routes:
-            self._queues.setdefault(route, deque())
-            self._speeds.setdefault(route, QueueSpeed())
-            self._means.setdefault(route, MeanTokens())
         self.set_engines(engines, pending)
 
     def set_engines(self, engines: Iterable[Engine], pending: Iterable[str] = ()) -> None:
@@ -354,9 +341,11 @@ class State:
                 if not slot.leases:
                     slot.ledger.close()
                     del self._slots[name]
-        for route in self.fleet.routes:
-            pools = self.fleet.config.pools_of(route)
-            self._by_route[route] = [slot for slot in self._slots.values() if slot.engine.pool in pools]
+        pools_of = {route: self.fleet.config.pools_of(route) for route in self.fleet.routes}
+        self._by_route = {
+            route: [slot for slot in self._slots.values() if slot.engine.pool in pools]
+            for route, pools in pools_of.items()
+        }
         for slot in self._slots.values():
             self._refresh(slot)
         self.pump()
@@ -369,7 +358,7 @@ class State:
 
     def choose(self, route: str, avoid: str | None = None) -> Choice:
         """Choose an engine for one more request of a route, without taking the place."""
-        if route not in self._queues:
+        if route not in self.queues:
             return Choice(None, Fitness.DOWN, (), 0)
         now = self._clock()
         choice = None
@@ -394,78 +383,52 @@ class State:
         index = self.fleet.routes.index(route)
         return choose(views, index, now=now, rules=self.fleet.rules, rng=self._rng, avoid=avoid)
 
-    def take(self, route: str, avoid: str | None = None) -> Lease | Choice:
+    def take(self, route: str, avoid: str | None = None, client: str = "") -> Lease | Choice:
         """Take a place at once; where none may be had, or others wait already, tell why."""
         choice = self.choose(route, avoid)
         if choice.view is None:
             return choice
-        if self._waiting:  # who came first is served first
+        if self.queues:  # who came first is served first
             return replace(choice, view=None, reason=Fitness.HELD)
-        return Lease(self, self._slots[choice.view.engine.name], route)
+        return Lease(self, self._slots[choice.view.engine.name], route, client)
 
     def wait(
-        self, route: str, wake: Callable[[], None], avoid: str | None = None, *, first: bool = False
+        self,
+        route: str,
+        wake: Callable[[], None],
+        avoid: str | None = None,
+        *,
+        client: str = "",
+        first: bool = False,
     ) -> Waiter:
         """Join a route's queue; `wake` is called when the waiter has its lease, which may be at once.
 
         Args:
             route: whose queue.
-            wake: called once, with the waiter's `lease` set.
-            avoid: an engine that failed this request before.
-            first: join at the head; for requests that have waited before.
+            wake: called once, with the waiter's `lease` set, or without one; see Waiter.
+            avoid: an engine that failed this request before; such requests, too, are
+            first: before the others; for requests that have waited before.
+            client: whose request it is: clients share places fairly.
         """
-        waiter = Waiter(route, avoid, self._clock(), wake)
-        queue = self._queues[route]
-        self._speeds[route] = self._speeds[route].watched(waiter.since)
-        (queue.appendleft if first else queue.append)(waiter)
-        self._waiting += 1
+        waiter = self.queues.join(route, wake, avoid, client, first=first)
         self.pump()
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
         """Leave the queue; a lease that came meanwhile stays with the waiter."""
-        queue = self._queues.get(waiter.route)
-        if queue and waiter in queue:
-            queue.remove(waiter)
-            self._left_queue(waiter.route)
+        if self.queues.leave(waiter):
             self.pump()
-
-    def waiting(self, route: str) -> int:
-        """Return how many requests of a route wait."""
-        return len(self._queues.get(route, ()))
-
-    def queue_speed(self, route: str) -> float | None:
-        """Return how many waiting requests of a route get their turn per second; None while unknown."""
-        speed = self._speeds.get(route)
-        return speed.per_s(self._clock()) if speed else None
 
     def pump(self) -> None:
         """Give free places to waiting requests, route by route in turn."""
-        while self._waiting:
-            heads = {route: head for route in self._queues if (head := self._placeable(route))}
-            if not heads:
-                return
-            costs = {route: self._means[route].tokens for route in heads}
-            route, self._turns = next_turn(self._turns, costs, _QUANTUM)
-            waiter, engine = heads[route]
-            self._queues[route].remove(waiter)
-            self._speeds[route] = self._speeds[route].started(self._clock())
-            self._left_queue(route)
-            waiter.lease = Lease(self, self._slots[engine], route)
+        while turn := self.queues.take_next(self._room):
+            waiter, engine = turn
+            waiter.lease = Lease(self, self._slots[engine], waiter.route, waiter.client)
             waiter.wake()
 
-    def _placeable(self, route: str) -> tuple[Waiter, str] | None:
-        """The first in a route's queue that finds room, and where: a retry avoids what others need not."""
-        tried = set()
-        for waiter in self._queues[route]:
-            if waiter.avoid in tried:
-                continue
-            tried.add(waiter.avoid)
-            if view := self.choose(route, waiter.avoid).view:
-                return waiter, view.engine.name
-            if None in tried:
-                break
-        return None
+    def _room(self, route: str, avoid: str | None) -> str | None:
+        view = self.choose(route, avoid).view
+        return view.engine.name if view else None
 
     def situation(self) -> Situation | None:
         """Return what policy.plan may split on purpose; None without all profiles."""
@@ -477,7 +440,7 @@ class State:
         foreign = sum(slot.foreign for slot in self._slots.values() if slot.view.up)
         self._plan_share = ours / (ours + foreign) if ours else 1.0
         population = [
-            round((self._in_flight[route] + len(self._queues[route])) / self._plan_share)
+            round((self._in_flight[route] + self.queues.waiting(route)) / self._plan_share)
             for route in fleet.routes
         ]
         pools = {name: Pool(fleet.tables[name], count, fleet.serves[name]) for name, count in up.items()}
@@ -514,8 +477,7 @@ class State:
 
     def answered(self, route: str, tokens: int) -> None:
         """Note the length of an answer, by which routes share places."""
-        if mean := self._means.get(route):
-            self._means[route] = mean.after(tokens)
+        self.queues.answered(route, tokens)
 
     # --- what is learned of engines
 
@@ -679,9 +641,9 @@ class State:
         routes = {
             route: RouteStatus(
                 self._in_flight[route],
-                len(self._queues[route]),
-                now - min((waiter.since for waiter in self._queues[route]), default=now),
-                self._means[route].tokens,
+                self.queues.waiting(route),
+                self.queues.oldest_wait_s(route),
+                self.queues.mean_tokens(route),
                 {
                     (pool, source): tally.recent
                     for (of, pool, source), tally in self.tallies.items()
@@ -730,12 +692,6 @@ class State:
                 if slot in slots:
                     slots.remove(slot)
         self._refresh(slot)
-
-    def _left_queue(self, route: str) -> None:
-        self._waiting -= 1
-        if not self._queues[route]:
-            self._turns = idle(self._turns, route)
-            self._speeds[route] = self._speeds[route].emptied(self._clock())
 
     def _fresh(self, slot: _Slot) -> int:
         """Requests sent since an engine came back or its breaker moved; older ones tell nothing of it now."""

@@ -676,7 +676,7 @@ class TestQueue:
         state = served_fleet.gateway.state
         await until(
             lambda: (
-                sum(status.view.ours for status in state.snapshot().engines) + state.waiting("text")
+                sum(status.view.ours for status in state.snapshot().engines) + state.queues.waiting("text")
                 == requests
             )
         )
@@ -690,7 +690,7 @@ class TestQueue:
     async def test_who_finds_no_room_waits_for_it(self) -> None:
         async with fleet(1, max_load=2) as served_fleet:
             tasks = await self.full(served_fleet, 3)
-            assert served_fleet.gateway.state.waiting("text") == 1
+            assert served_fleet.gateway.state.queues.waiting("text") == 1
             served_fleet.engines[0].behave = answer
             tasks.pop(0).cancel()
             reply = await tasks.pop()

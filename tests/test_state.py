@@ -22,10 +22,12 @@ from gateway.policy.balance import Choice, Fitness
 from gateway.policy.breaker import Outcome, Phase
 from gateway.policy.plan import replanned
 from gateway.policy.retry import Failure
-from gateway.state import Lease, State, Waiter
+from gateway.state import Lease, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from gateway.queues import Waiter
 
 CONFIG = """
 model: glm-ocr
@@ -241,7 +243,7 @@ class TestQueues:
         (first, _), (second, woken) = world.wait(), world.wait()
         world.state.leave(first)
         world.state.leave(first)
-        assert world.state.waiting("text") == 1
+        assert world.state.queues.waiting("text") == 1
         held.pop().release()
         assert woken
         world.state.leave(second)
@@ -338,13 +340,13 @@ class TestQueues:
         world = World(engines=[PLAIN])
         held = world.fill()
         waiters = [world.wait()[0] for _ in range(20)]
-        assert world.state.queue_speed("text") is None
+        assert world.state.queues.speed("text") is None
         for _ in range(10):
             world.now += 0.5
             held.pop(0).release()
             held += [waiter.lease for waiter in waiters if waiter.lease and waiter.lease not in held]
             held = [lease for lease in held if lease._held]
-        speed = world.state.queue_speed("text")
+        speed = world.state.queues.speed("text")
         assert speed is not None
         assert speed == pytest.approx(2, rel=0.3)
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from bench.choice.fleet import Fleet, Ranges, World
-    from gateway.state import Lease, Waiter
+    from gateway.queues import Waiter
+    from gateway.state import Lease
 
 
 class Gateway:

@@ -179,11 +179,18 @@ class Refusal:
 
 
 def refusal(
-    *, waiting: int, max_waiting: int, max_wait_s: float, per_s: float | None, up: bool = True
+    *,
+    waiting: int,
+    max_waiting: int,
+    max_wait_s: float,
+    per_s: float | None,
+    up: bool = True,
+    ahead: int | None = None,
+    makes_room: bool = False,
 ) -> Refusal | None:
     """Decide on a request that cannot be placed at once; None where it may wait.
 
-    An empty queue is never too slow: somebody must wait for its speed to be seen.
+    Who has nobody ahead is never too slow: somebody must wait for the queue's speed to be seen.
 
     Args:
         waiting: those of its route that wait already.
@@ -191,21 +198,30 @@ def refusal(
         max_wait_s: seconds that the request may wait, by its route and by its own deadline.
         per_s: the queue's speed; None while unknown.
         up: an engine of its route answers.
+        ahead: those of them that go before it; None where all do.
+        makes_room: another would leave a full queue for it.
     """
     if not up:
         return Refusal(Shed.NO_ENGINE, _UNKNOWN_S)
-    if waiting >= max_waiting:
-        reason = Shed.QUEUE_FULL
-    elif waiting and per_s is not None and waiting + 1 > max_wait_s * per_s:
-        reason = Shed.TOO_SLOW
-    else:
-        return None
-    return Refusal(reason, _retry_after(waiting, max_waiting, max_wait_s, per_s, _UNKNOWN_S))
+    ahead = waiting if ahead is None else ahead
+    if waiting >= max_waiting and not makes_room:
+        return Refusal(Shed.QUEUE_FULL, _retry_after(waiting, max_waiting, max_wait_s, per_s, _UNKNOWN_S))
+    if ahead and per_s is not None and ahead + 1 > max_wait_s * per_s:
+        return Refusal(Shed.TOO_SLOW, _retry_after(ahead, max_waiting, max_wait_s, per_s, _UNKNOWN_S))
+    return None
 
 
-def timed_out(*, waiting: int, max_waiting: int, max_wait_s: float, per_s: float | None) -> Refusal:
-    """Refuse a request that has waited `max_wait_s` in vain, while `waiting` others still do."""
-    return Refusal(Shed.TIMED_OUT, _retry_after(waiting, max_waiting, max_wait_s, per_s, max_wait_s))
+def put_out(
+    reason: Shed, *, waiting: int, max_waiting: int, max_wait_s: float, per_s: float | None
+) -> Refusal:
+    """Refuse a request that has waited in vain, while `waiting` others still do.
+
+    Args:
+        reason: TIMED_OUT after `max_wait_s`, or QUEUE_FULL where it had to make room.
+        waiting, max_waiting, max_wait_s, per_s: as for `refusal`.
+    """
+    unknown_s = max_wait_s if reason is Shed.TIMED_OUT else _UNKNOWN_S
+    return Refusal(reason, _retry_after(waiting, max_waiting, max_wait_s, per_s, unknown_s))
 
 
 def _retry_after(

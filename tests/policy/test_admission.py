@@ -1,6 +1,7 @@
 import itertools
 import math
 from collections import Counter
+from functools import partial
 from random import Random
 
 import pytest
@@ -15,8 +16,8 @@ from gateway.policy.admission import (
     Turns,
     idle,
     next_turn,
+    put_out,
     refusal,
-    timed_out,
 )
 
 COSTS = {"text": 60.0, "key-value": 180.0, "table": 700.0}
@@ -271,10 +272,30 @@ def test_without_an_engine_nobody_waits() -> None:
 
 
 def test_one_that_waited_in_vain_hears_when_it_would_be_served() -> None:
+    timed_out = partial(put_out, Shed.TIMED_OUT)
     assert timed_out(waiting=100, max_waiting=512, max_wait_s=30, per_s=2.0) == Refusal(Shed.TIMED_OUT, 21)
     assert timed_out(waiting=0, max_waiting=512, max_wait_s=30, per_s=2.0) == Refusal(Shed.TIMED_OUT, 1)
     assert timed_out(waiting=5, max_waiting=512, max_wait_s=30, per_s=None) == Refusal(Shed.TIMED_OUT, 30)
     assert timed_out(waiting=5, max_waiting=512, max_wait_s=900, per_s=None) == Refusal(Shed.TIMED_OUT, 60)
+
+
+def test_one_that_made_room_hears_when_there_is_some() -> None:
+    put = partial(put_out, Shed.QUEUE_FULL, max_waiting=8, max_wait_s=30)
+    assert put(waiting=8, per_s=0.5) == Refusal(Shed.QUEUE_FULL, 2)
+    assert put(waiting=8, per_s=None) == Refusal(Shed.QUEUE_FULL, 2)
+
+
+def test_only_those_who_go_before_make_a_wait_too_long() -> None:
+    ask = partial(refusal, waiting=100, max_waiting=512, max_wait_s=30, per_s=2.0)
+    assert ask(ahead=59) is None
+    assert ask(ahead=60) == Refusal(Shed.TOO_SLOW, 1)
+    assert ask(ahead=100) == ask() == Refusal(Shed.TOO_SLOW, 21)
+
+
+def test_who_is_made_room_for_finds_no_queue_full() -> None:
+    ask = partial(refusal, waiting=8, max_waiting=8, max_wait_s=30, makes_room=True)
+    assert ask(per_s=None, ahead=3) is None
+    assert ask(per_s=0.1, ahead=3) == Refusal(Shed.TOO_SLOW, 10)
 
 
 speeds = st.one_of(st.none(), st.floats(0, 1e6))
@@ -285,7 +306,9 @@ def test_every_refusal_says_a_time_and_is_lifted_by_it(
     waiting: int, max_waiting: int, max_wait_s: float, per_s: float | None
 ) -> None:
     refused = refusal(waiting=waiting, max_waiting=max_waiting, max_wait_s=max_wait_s, per_s=per_s)
-    late = timed_out(waiting=waiting, max_waiting=max_waiting, max_wait_s=max_wait_s, per_s=per_s)
+    late = put_out(
+        Shed.TIMED_OUT, waiting=waiting, max_waiting=max_waiting, max_wait_s=max_wait_s, per_s=per_s
+    )
     assert 1 <= late.retry_after <= 60
     if refused is None:
         assert waiting < max_waiting
