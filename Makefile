@@ -4,9 +4,10 @@ PYTHON ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 SBOM ?= sbom
+MINUTES ?= 30
 UV := uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet
 
-.PHONY: run test test-package test-around test-vllm test-image rehearse check bench stack sbom lock clean
+.PHONY: run test test-package test-around test-vllm test-image test-faults soak rehearse check bench stack sbom lock clean
 
 run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU engine
 	$(BIN)/ocr-gateway serve --config routes.yaml
@@ -27,6 +28,12 @@ test-vllm: $(VENV)/dev.stamp  ## the gateway before real vLLM servers; installs 
 
 test-image: $(VENV)/dev.stamp  ## both container images, built and run (as root, with buildah and debootstrap); 10 minutes the first time
 	$(BIN)/pytest --no-cov tests/image/live_image.py
+
+test-faults: $(VENV)/dev.stamp  ## the long form of tests/faults: every cell of the fault matrix, hostile clients, the process
+	$(BIN)/pytest --no-cov -m faults tests/faults
+
+soak: $(VENV)/dev.stamp  ## good, bad and faulty traffic for MINUTES; fails where memory, descriptors or tasks grow
+	$(BIN)/python -m bench.soak --minutes $(MINUTES)
 
 rehearse: $(VENV)/dev.stamp  ## rolling updates of gateways and engines under load, with a cluster's own times
 	$(BIN)/python -m deploy.rehearsal gateway
