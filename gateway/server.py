@@ -1,29 +1,35 @@
-"""The sockets: listening, connections and their limits, signals: all that is outside the application."""
+"""The sockets: the ports, how many may be connected, signals; all that is outside the application."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import resource
-import select
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.app import Gateway, report_failure
+from gateway.policy.connections import capacity, files_needed
+from gateway.protocol import Connections, Protocol
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Collection
     from pathlib import Path
     from types import FrameType
 
     from gateway.config import Config
 
+log = logging.getLogger(__name__)
+
 # What is left of connections once the last request has been answered: the end of its sending.
 _LAST_BYTES_S = 5
 _OPEN_FILES = 65536
+_BACKLOG = 2048
+_LOOK_TICKS = 5  # of uvicorn's, which are 0.1 s
 
 
 def allow_many_connections() -> None:
@@ -34,60 +40,51 @@ def allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-class Connections:
-    """A server's connections while it stops: none is closed while its client may be about to use it.
+class Server(uvicorn.Server):
+    """A server that drains the gateway before it stops; a second signal stops it at once.
 
-    All answers tell their clients to close, but for those that began before the stop. So a connection that is
-    not closed by its answer stays until it has been idle for as long as its client may keep it.
+    The admin port, where there is one, is a second listener of the same application, open until the end.
     """
 
-    def __init__(self, connections: Collection[object]) -> None:
-        """Watch connections.
+    server_state: Connections
+
+    def __init__(self, gateway: Gateway, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Make one; `serve` or `run` start it.
 
         Args:
-            connections: uvicorn's set of those that are open.
+            gateway: what is served.
+            host: on which both ports are.
+            port: 0 for a free one.
         """
-        self._open = connections
-        self._idle_since: dict[HttpToolsProtocol, float] = {}
-
-    def close_idle(self, now: float, patience_s: float) -> frozenset[tuple[str, int]]:
-        """Close those that have been idle for so long; return the clients of the others, by host and port.
-
-        One with unread bytes is not idle: they are a request.
-        """
-        connections = [one for one in self._open if isinstance(one, HttpToolsProtocol)]
-        self._idle_since = {
-            one: self._idle_since.get(one, now)
-            for one in connections
-            if one.cycle is None or one.cycle.response_complete
-        }
-        for one, since in self._idle_since.items():
-            if now - since >= patience_s and not _unread(one.transport):
-                one.shutdown()
-        return frozenset(one.client for one in connections if one.client and not one.transport.is_closing())
-
-
-def _unread(transport: asyncio.Transport) -> bool:
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(poll.poll(0))
-
-
-class _Server(uvicorn.Server):
-    """A server that drains the gateway before it stops; a second signal stops it at once."""
-
-    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
-        super().__init__(config)
+        super().__init__(_settings(gateway, host, port))
         self._gateway = gateway
+        self._admin_port = gateway.state.fleet.config.server.admin_port
         self._stopping: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.server_state = Connections(lambda: gateway.state.fleet.config.limits, self.capacity)
+
+    def capacity(self) -> int:
+        """Return how many clients may be connected."""
+        connections = self._gateway.state.fleet.config.limits.connections
+        return capacity(_open_files(), connections, self._places())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_signal_handler(signal.SIGHUP, self._gateway.ask_reload)
         await super().startup(sockets)
+        if self._admin_port is not None:
+            await self._listen_for_admins(self._loop, self._admin_port)
+        self._check_open_files()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after the connections."""
+        if counter % _LOOK_TICKS == 0:
+            self.server_state.look()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain at the first signal, stop at the second."""
         if self._loop is None or self._stopping:
             super().handle_exit(sig, frame)
             return
@@ -100,28 +97,66 @@ class _Server(uvicorn.Server):
 
     async def _drain(self, linger: bool) -> None:
         try:
-            await self._gateway.drain(Connections(self.server_state.connections), linger=linger)
+            await self._gateway.drain(self.server_state, linger=linger)
         finally:
             self.should_exit = True
+
+    async def _listen_for_admins(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
+        accept = functools.partial(
+            Protocol, self.config, self.server_state, self.lifespan.state, _loop=loop, admin=True
+        )
+        try:
+            self.servers.append(await loop.create_server(accept, self.config.host, port, backlog=_BACKLOG))
+        except OSError as error:
+            log.error("the admin port %d cannot be opened: %s", port, error)
+            await self.shutdown()
+            sys.exit(1)
+
+    def _places(self) -> int:
+        """Requests that the engines may have at once."""
+        state = self._gateway.state
+        pools = state.fleet.config.pools
+        return sum(pools[engine.pool].max_load for engine in state.engines() if engine.pool in pools)
+
+    def _check_open_files(self) -> None:
+        config, files = self._gateway.state.fleet.config, _open_files()
+        waiting = sum(route.queue.max_waiting for route in config.routes.values())
+        needed = files_needed(config.limits.connections, self._places(), waiting)
+        if files < needed:
+            log.warning(
+                "the process may open %d files, and its limits may come to need %d: raise the limit of "
+                "open files (ulimit -n, LimitNOFILE of systemd, ulimits of a container), or lower "
+                "limits.connections; until then %d clients may be connected at once",
+                files,
+                needed,
+                self.capacity(),
+            )
 
 
 def serve(config: Config, path: Path, host: str, port: int) -> None:
     """Serve until SIGTERM (linger, refuse, drain: `server` in the configuration) or SIGINT (no linger)."""
     allow_many_connections()
-    gateway = Gateway(config, path)
-    settings = uvicorn.Config(
+    Server(Gateway(config, path), host, port).run()
+
+
+def _settings(gateway: Gateway, host: str, port: int) -> uvicorn.Config:
+    return uvicorn.Config(
         gateway.api,
         host=host,
         port=port,
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
+        ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,  # a connection's own client is what tells it from others
-        backlog=2048,
-        timeout_keep_alive=75,
+        backlog=_BACKLOG,
         timeout_graceful_shutdown=_LAST_BYTES_S,
     )
-    _Server(settings, gateway).run()
+
+
+def _open_files() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _OPEN_FILES if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,462 @@
+"""HTTP on one connection, and all connections together: uvicorn's protocol, held to limits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import select
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from gateway.errors import GatewayError, HeadersTooLarge, RequestTimeout, Unavailable
+from gateway.policy.connections import ADMIN_CONNECTIONS, overdue
+from gateway.wire import head
+from gateway.wire.openai import error_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from uvicorn import Config
+    from uvicorn._types import ASGIReceiveEvent
+
+    from gateway.config.schema import Limits
+
+log = logging.getLogger(__name__)
+
+_HEADERS = 100
+_TARGET_BYTES = 8192
+# What framing may cost beside a body: chunks of one byte need five more each.
+_FRAMING = 8
+# After an answer that its client did not wait for, what it still sends is read and dropped, so that it gets
+# to read the answer: nginx's lingering_timeout and lingering_time.
+_LINGER_IDLE_S = 5.0
+_LINGER_S = 30.0
+# Connections beyond the limit that are being told so.
+_REFUSED_AT_ONCE = 64
+_TELL_S = 60.0
+
+
+class Connections(ServerState):
+    """All connections of a server by what they wait for, and what has become of them."""
+
+    def __init__(
+        self,
+        limits: Callable[[], Limits],
+        capacity: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            limits: returns those in force.
+            capacity: returns how many clients may be connected.
+            clock: seconds.
+        """
+        super().__init__()
+        self.limits = limits
+        self.clock = clock
+        self._find_capacity = capacity
+        self._capacity = capacity()
+        # Each in the order of its seconds: the first is the one that has waited longest.
+        self.idle: dict[Protocol, float] = {}
+        self.heads: dict[Protocol, float] = {}
+        self.busy: dict[Protocol, float] = {}
+        self.admins = 0
+        self.refused: Counter[str] = Counter()
+        self._told: Counter[str] = Counter()
+        self._told_at = -_TELL_S
+
+    def look(self) -> None:
+        """End what has taken too long; to be called about twice a second."""
+        now, limits = self.clock(), self.limits()
+        self._capacity = self._find_capacity()
+        for one in _before(self.idle, now - limits.keep_alive_s):
+            one.end()
+        for one in _before(self.heads, now - limits.header_s):
+            one.refuse(
+                RequestTimeout(
+                    f"the headers did not come within {limits.header_s:g} s (limits.header_s)",
+                    code="header_timeout",
+                )
+            )
+        for one in list(self.busy):
+            one.look(now, limits.body_s)
+        if now - self._told_at >= _TELL_S and (news := self.refused - self._told):
+            log.warning(
+                "connections ended by the gateway: %s",
+                ", ".join(f"{count} {reason}" for reason, count in sorted(news.items())),
+            )
+            self._told, self._told_at = self.refused.copy(), now
+
+    def close_idle(self, now: float, patience_s: float) -> frozenset[tuple[str, int]]:
+        """Close those that have been idle for so long; return the clients of the others, by host and port.
+
+        While the gateway stops, all answers tell their clients to close, but for those that began before. So
+        a connection that is not closed by its answer stays until it has been idle for as long as its client
+        may keep it. One with unread bytes is not idle: they are a request.
+        """
+        for one in _before(self.idle, now - patience_s):
+            if not _unread(one.transport):
+                one.end()
+        held = (*self.idle, *self.heads, *self.busy)
+        return frozenset(one.client for one in held if one.client and not one.ended)
+
+    def admit(self, new: Protocol) -> bool:
+        """Whether a new connection may stay; the one that has been idle for longest makes room for it."""
+        if new.admin:
+            number, capacity = self.admins, ADMIN_CONNECTIONS
+        else:
+            number, capacity = len(self.connections) - self.admins, self._capacity
+        if number <= capacity:
+            return True
+        if longest := next((one for one in self.idle if one.admin is new.admin), None):
+            self.refused["idle_closed_for_room"] += 1
+            longest.end()
+            return True
+        if number > capacity + _REFUSED_AT_ONCE:
+            self.refused["too_many_connections"] += 1
+            new.abort()
+        else:
+            new.refuse(
+                Unavailable(
+                    "the gateway has as many connections as it may (limits.connections); retry shortly",
+                    code="too_many_connections",
+                    retry_after=1,
+                )
+            )
+        return False
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection.
+
+    A request is seen once and as one thing, or refused: what comes behind an unfinished request is dropped,
+    and the connection closed after its answer. No state lasts for ever: see `Connections.look`.
+
+    Attributes:
+        admin: it came to the admin port.
+        ended: it takes no more requests.
+    """
+
+    server_state: Connections
+    cycle: _Cycle
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        admin: bool = False,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.admin = admin
+        self.ended = False
+        self.written = 0
+        self._all = self.server_state
+        self._held: dict[Protocol, float] = {}
+        self._deaf = False  # what comes is dropped
+        self._stays = True  # open after this answer, if the client wants so
+        self._raw = self._body = self._head = 0  # bytes of this request
+        self._header_bytes = 0
+        self._since = 0.0  # when the body could have begun
+        self._heard = self._ended_at = 0.0
+        self._blocked: tuple[float, int] | None = (
+            None  # since when answers wait to be read, bytes sent by then
+        )
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, if there is room."""
+        super().connection_made(transport)
+        self._output = cast("asyncio.Transport", _Output(self, transport))
+        self._all.admins += self.admin
+        if self._all.admit(self):
+            self._move(self._all.idle)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        super().connection_lost(exc)
+        self._all.admins -= self.admin
+        self._held.pop(self, None)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come."""
+        if self._deaf:
+            self._heard = self._all.clock()
+            return
+        if self._held is not self._all.heads and (self.cycle is None or self.cycle.response_complete):
+            self._move(self._all.heads)
+            self._raw = self._body = 0
+            self._header_bytes = self._all.limits().header_bytes
+        self._raw += len(data)
+        try:
+            self.parser.feed_data(data)
+            self._check_size()
+        except httptools.HttpParserUpgrade as upgrade:
+            self._without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._fail(cause if isinstance(cause, GatewayError) else head.bad_http("it cannot be parsed"))
+        except GatewayError as error:
+            self._fail(error)
+
+    def on_message_begin(self) -> None:
+        """Begin a request, unless another one is unfinished."""
+        if self._unfinished():
+            raise head.bad_http("a request behind one that has not been answered")
+        super().on_message_begin()
+        self._head = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the request target."""
+        self._head += len(url)
+        if self._head > min(_TARGET_BYTES, self._header_bytes):
+            raise HeadersTooLarge(
+                f"the request target is over the limit of {_TARGET_BYTES:,} bytes", code="headers_too_large"
+            )
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; those behind a body are dropped."""
+        if self._unfinished():
+            return
+        self._head += len(name) + len(value) + 4
+        if self._head > self._header_bytes or len(self.headers) >= _HEADERS:
+            raise _too_large(self._header_bytes)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Start the application, which reads the body itself."""
+        if self.parser.should_upgrade():
+            return  # the parser stops here: see _without_upgrade
+        version, method = self.parser.get_http_version(), self.parser.get_method()
+        head.check(version, method, self.headers)
+        path = httptools.parse_url(self.url).path
+        if not path:
+            raise head.bad_http("the request target has no path")
+        self._move(self._all.busy)
+        self._since = self._all.clock()
+        self._stays = self._stays and version == "1.1" and self.parser.should_keep_alive()
+        # The path as it stands: decoded, two paths would be the same here and not for a proxy in front.
+        self.scope |= {
+            "method": method.decode("ascii"),
+            "http_version": version,
+            "path": path.decode("ascii"),
+            "raw_path": path,
+            "query_string": httptools.parse_url(self.url).query or b"",
+        }
+        self.scope["state"]["admin"] = self.admin
+        self.cycle = _Cycle(
+            scope=self.scope,
+            transport=self._output,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue and version == "1.1",
+            keep_alive=False,  # an answer to half a request is the connection's last
+            on_response=self.on_response_complete,
+        )
+        self._start_asgi_task(self.cycle, self.app)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._body += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note that the request is complete."""
+        if self.parser.should_upgrade():
+            return
+        super().on_message_complete()
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = self._stays
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, once the client has read this answer."""
+        self.server_state.total_requests += 1
+        if self.ended or self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if not self.transport.get_write_buffer_size():
+            self._move(self._all.idle)
+
+    def shutdown(self) -> None:
+        """Close when nothing is under way, or as soon as nothing is."""
+        if self._unfinished():
+            self._stays = self.cycle.keep_alive = False
+        else:
+            self.end()
+
+    def look(self, now: float, body_s: float) -> None:
+        """End it if its client is too slow to send a body or to read an answer."""
+        if unsent := self.transport.get_write_buffer_size():
+            sent = self.written - unsent
+            self._blocked = self._blocked or (now, sent)
+            since, before = self._blocked
+            if overdue(now - since, sent - before, body_s):
+                self._all.refused["answer_not_read"] += 1
+                self.abort()
+            return
+        self._blocked = None
+        if self.ended:
+            if now - max(self._heard, self._ended_at) >= _LINGER_IDLE_S or now - self._ended_at >= _LINGER_S:
+                self.abort()
+        elif not self._unfinished():
+            self._move(self._all.idle)
+        elif (
+            self.cycle.more_body
+            and not self.flow.read_paused
+            and overdue(now - self._since, self._body, body_s)
+        ):
+            self._fail(
+                RequestTimeout(
+                    f"the body comes too slowly: {self._body:,} bytes in {now - self._since:.0f} s "
+                    "(limits.body_s)",
+                    code="body_timeout",
+                )
+            )
+
+    def refuse(self, error: GatewayError) -> None:
+        """Answer for the application, and end; what was wrong is counted, not logged."""
+        self._all.refused[error.code or ""] += 1
+        body = error_body(error)
+        lines = [
+            *(b"%s: %s" % item for item in self.server_state.default_headers),
+            b"content-type: application/json",
+            b"content-length: %d" % len(body),
+            b"connection: close",
+        ]
+        if error.retry_after is not None:
+            lines.append(b"retry-after: %d" % error.retry_after)
+        self._output.write(STATUS_LINE[error.status] + b"\r\n".join([*lines, b"", body]))
+        self.end(linger=True)
+
+    def end(self, *, linger: bool = False) -> None:
+        """Take no more requests; the client gets what has been written.
+
+        Args:
+            linger: the client may be sending still: read and drop that for a while, as closing at once would
+                reset the connection, and could take the answer from the client.
+        """
+        if self.ended:
+            return
+        self.ended = self._deaf = True
+        self._ended_at = self._all.clock()
+        self._move(self._all.busy)
+        if linger and not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+
+    def answered(self) -> None:
+        """End after the last answer."""
+        self.end(linger=self._deaf or (self.cycle.response_complete and self.cycle.more_body))
+
+    def abort(self) -> None:
+        """Drop it, with all that waits to be sent."""
+        self.ended = self._deaf = True
+        self.transport.abort()
+
+    def _unfinished(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _move(self, held: dict[Protocol, float]) -> None:
+        self._held.pop(self, None)
+        self._held = held
+        held[self] = self._all.clock()
+
+    def _check_size(self) -> None:
+        if self._held is self._all.heads:
+            if self._raw > self._header_bytes:
+                raise _too_large(self._header_bytes)
+        elif self._raw > 2 * self._header_bytes + (1 + _FRAMING) * self._body:
+            raise head.bad_http("too much beside the body")
+
+    def _fail(self, error: GatewayError) -> None:
+        """Refuse what has come; the application answers where it has begun to."""
+        self._deaf = True
+        if not self._unfinished():
+            self.refuse(error)
+            return
+        self._stays = self.cycle.keep_alive = False
+        if self.cycle.more_body:
+            self.cycle.fault = error
+            self.cycle.message_event.set()
+
+    def _without_upgrade(self, rest: bytes) -> None:
+        """Go on as if no other protocol had been offered: the parser takes the body for that protocol."""
+        version, method = self.parser.get_http_version(), self.parser.get_method()
+        if method == b"CONNECT":
+            self._fail(head.bad_http("CONNECT: this is no proxy"))
+            return
+        self.parser = httptools.HttpRequestParser(self)
+        self._raw = 0
+        self.data_received(head.without_upgrade(version, method, self.url, self.headers) + rest)
+
+
+class _Cycle(RequestResponseCycle):
+    """A request and its answer; `fault` is what was found wrong while its body came."""
+
+    fault: GatewayError | None = None
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Return what has come.
+
+        Raises:
+            GatewayError: no more will.
+        """
+        message = await super().receive()
+        if self.fault and self.more_body:
+            raise self.fault
+        return message
+
+
+class _Output:
+    """What a cycle writes to: counts bytes, and ends a connection in its own way."""
+
+    def __init__(self, protocol: Protocol, transport: asyncio.Transport) -> None:
+        self._protocol = protocol
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        self._protocol.written += len(data)
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._protocol.answered()
+
+    def is_closing(self) -> bool:
+        return self._protocol.ended or self._transport.is_closing()
+
+
+def _before(held: dict[Protocol, float], end: float) -> list[Protocol]:
+    """Return those that have been held since before a time: the first ones."""
+    found = []
+    for one, since in held.items():
+        if since > end:
+            break
+        found.append(one)
+    return found
+
+
+def _too_large(limit: int) -> HeadersTooLarge:
+    return HeadersTooLarge(
+        f"the headers are over the limit of {limit:,} bytes (limits.header_bytes), or more than {_HEADERS}",
+        code="headers_too_large",
+    )
+
+
+def _unread(transport: asyncio.Transport) -> bool:
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
