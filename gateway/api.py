@@ -19,7 +19,7 @@ import gateway
 from gateway.dispatch import Call
 from gateway.errors import BodyTooLarge, ClientLeft, GatewayError
 from gateway.status import report
-from gateway.wire import openai
+from gateway.wire import openai, trace_context
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -174,6 +174,7 @@ class Completions:
             route_header=_header(scope, b"x-ocr-route"),
             content_type=_header(scope, b"content-type") or "",
             kept=scope["client"] in self._state.kept,
+            context=trace_context.read(scope["headers"]),
             key=key,
             client=key or (scope["client"][0] if scope["client"] else ""),
         )

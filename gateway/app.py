@@ -6,6 +6,7 @@ import asyncio
 import importlib.resources
 import importlib.util
 import logging
+import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.model import Engine
     from gateway.server import Connections
+    from gateway.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class Gateway:
         self._metrics = Metrics(self.state)
         self._reloader = Reloader(path, config, self.reload, self._count_reload) if path else None
         self._dispatcher: Dispatcher | None = None
+        self._tracing = _tracing()
         self._supervising: asyncio.Task[None] | None = None
         self.api: FastAPI = create_api(
             self.state, self._metrics, self._running_dispatcher, self._running, int(time.time())
@@ -128,7 +131,7 @@ class Gateway:
         with ThreadPoolExecutor(_VISION_THREADS, "vision") as workers:
             async with EngineClient() as client:
                 vision = Vision(layout_model(), workers)
-                self._dispatcher = Dispatcher(self.state, client, self._metrics, vision)
+                self._dispatcher = Dispatcher(self.state, client, self._metrics, vision, self._tracing)
                 poller = Poller(self.state, client, time.monotonic, self._rng, on_hung=self._restart)
                 runs = [poller.run(), self._discovery.run()]
                 if self._reloader:
@@ -139,6 +142,8 @@ class Gateway:
                 if self._supervising:
                     self._supervising.cancel()
                     await asyncio.gather(self._supervising, return_exceptions=True)
+        if self._tracing:
+            await self._tracing.close()
 
     def _engines(self, config: Config) -> tuple[Engine, ...]:
         if self._supervisor is None and _wants_embedded(config):
@@ -177,6 +182,26 @@ def require_embedded(config: Config) -> None:
     """
     if _wants_embedded(config) and importlib.util.find_spec("rapidocr") is None:
         raise ConfigError(["the embedded engine needs: pip install 'ocr-gateway[embedded]'"])
+
+
+def _tracing() -> Tracing | None:
+    """Return what the standard variables ask for: spans for a collector, or none.
+
+    Raises:
+        ConfigError: spans, but their packages are missing, or what cannot be done.
+    """
+    asked = os.environ.get
+    endpoint = asked("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or asked("OTEL_EXPORTER_OTLP_ENDPOINT")
+    off = asked("OTEL_SDK_DISABLED", "").strip().lower() == "true" or asked("OTEL_TRACES_EXPORTER") == "none"
+    if not endpoint or off:
+        return None
+    try:
+        from gateway.tracing import Tracing  # its packages are loaded, and needed, only here
+    except ImportError as error:
+        raise ConfigError(
+            ["OTEL_EXPORTER_OTLP_ENDPOINT asks for tracing, which needs: pip install 'ocr-gateway[tracing]'"]
+        ) from error
+    return Tracing.to_collector()
 
 
 def _wants_embedded(config: Config) -> bool:

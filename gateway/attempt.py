@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.errors import EngineFailed, EngineTooSlow, GatewayError, Unavailable
@@ -17,12 +17,13 @@ from gateway.wire import openai, sse
 from gateway.wire.vllm import is_stopping
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 
     from gateway.client import Answer, EngineClient
     from gateway.config import Timeouts
     from gateway.model import Speculation, Usage
     from gateway.state import Lease
+    from gateway.tracing import Trace
 
 # What a client should wait where an engine does not say.
 RETRY_AFTER_S = 2
@@ -60,6 +61,8 @@ class Job:
         strip_usage: the usage chunk was the gateway's own wish, and not for the client.
         timeouts: the route's.
         merged: its stream's chunks carry several steps each, as the client wished.
+        context: the client's trace context, as headers.
+        trace: the request's spans; None where it is not traced.
     """
 
     path: str
@@ -69,6 +72,8 @@ class Job:
     strip_usage: bool
     timeouts: Timeouts
     merged: bool = False
+    context: Mapping[str, str] = field(default_factory=dict)
+    trace: Trace | None = None
 
 
 @dataclass(slots=True)
@@ -79,6 +84,7 @@ class Outturn:
         usage: token counts.
         first_token_at: when the first output of a stream came, by time.perf_counter.
         failed: the status of a failure that the stream told; 0 where there was none.
+        error: its code.
         ended: all of a stream is in, whether a failure or not.
         speculation: what the engine told of its drafts.
     """
@@ -86,6 +92,7 @@ class Outturn:
     usage: Usage | None = None
     first_token_at: float | None = None
     failed: int = 0
+    error: str = ""
     ended: bool = False
     speculation: Speculation | None = None
 
@@ -123,6 +130,7 @@ class AttemptFailed(Exception):
         super().__init__(failure)
         self.failure = failure
         self.error = error
+        self.code = error.code
 
 
 @asynccontextmanager
@@ -143,6 +151,8 @@ async def attempt(
     """
     lease.sent(Kind.WHOLE if not job.stream else Kind.OPAQUE if job.merged else Kind.STREAM)
     async with AsyncExitStack() as stack:
+        span = stack.enter_context(job.trace.attempt(lease.engine, job.path)) if job.trace else None
+        context = span.context if span else job.context
         try:
             async with _unless_lost(lease):
                 answer = await stack.enter_async_context(
@@ -150,13 +160,15 @@ async def attempt(
                         lease.engine,
                         job.path,
                         job.body,
-                        {"Content-Type": "application/json", "X-Request-Id": job.request_id},
+                        {"Content-Type": "application/json", "X-Request-Id": job.request_id, **context},
                         connect_s=job.timeouts.connect_s,
                         first_event_s=job.timeouts.first_event_s if job.stream else None,
                         deadline=deadline,
                     )
                 )
                 lease.heard()
+                if span:
+                    span.answered(answer.status)
                 if failure := retry.failure_of(answer.status):
                     refusal = await _refusal(answer)
                     stopping = refusal.code == "engine_stopping"
@@ -170,6 +182,8 @@ async def attempt(
             # A client's own mistake says nothing of the engine.
             lease.outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
             lease.release()  # a slow reader keeps no engine's place
+            if span:
+                span.end()
         yield reply
 
 
@@ -232,7 +246,7 @@ async def _stream(
             async for passed in rest:
                 yield passed
     except GatewayError as error:
-        outturn.failed = error.status
+        outturn.failed, outturn.error = error.status, error.code or ""
         # A document longer than the request's time is not the engine's fault.
         if error.code != "total_timeout":
             lease.outcome(retry.blame(Failure.BROKEN_STREAM))
@@ -327,6 +341,7 @@ class _Events:
             self._outturn.usage, self._outturn.speculation = chunk.usage, chunk.speculation
         if chunk.is_error:
             self._outturn.failed = 400 if chunk.is_clients_error else EngineFailed.status
+            self._outturn.error = "" if chunk.is_clients_error else "engine_error"
         return not (self._job.strip_usage and chunk.is_usage_only)
 
 

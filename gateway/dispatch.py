@@ -7,7 +7,7 @@ import logging
 import math
 import re
 import time
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ from gateway.state import Lease
 from gateway.wire import images, openai
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from gateway.attempt import Reply
     from gateway.client import EngineClient
@@ -31,13 +32,16 @@ if TYPE_CHECKING:
     from gateway.metrics import Metrics, Stage
     from gateway.model import SortDecision, SortFacts
     from gateway.queues import Waiter
+    from gateway.quotas import Visit
     from gateway.state import State
+    from gateway.tracing import Trace, Tracing
     from gateway.vision import Vision
 
 log = logging.getLogger("gateway.access")
 
 CLIENT_LEFT = 499
 
+_UNTRACED = nullcontext()
 _NO_ENGINE = Refusal(Shed.NO_ENGINE, RETRY_AFTER_S)
 _REMOTE_URL = re.compile(rb"https?://([A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[!-~]*)?")
 _REMOTE_URL_BYTES = 2048
@@ -74,12 +78,17 @@ class Call:
         kept: it came on a connection whose requests are taken even while the gateway drains.
         key: the name of the client's API key; empty where there are none.
         client: what shares are counted by: the key's name, else the address the request came from.
+        context: its W3C trace context, as headers; empty where it has none.
         held: what of it is in memory.
+        visit: what books it on the key's limits.
+        image_bytes: of its images, decoded.
         started: when it arrived, by time.perf_counter.
         lease: the place it has or had on an engine; the last one where it was tried again.
         outturn: what the answer told.
         waited_s: seconds in the queue, all attempts together.
         code: the status it ended with; 499 where the client left.
+        error: the code of the error that it got, where it got one.
+        trace: its spans; None where it is not traced.
     """
 
     path: str
@@ -91,16 +100,25 @@ class Call:
     key: str = ""
     client: str = ""
     held: Held = field(init=False)
+    visit: Visit = field(init=False)
+    image_bytes: int = 0
+    context: Mapping[str, str] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)
     decision: SortDecision | None = None
     lease: Lease | None = None
     outturn: Outturn = field(default_factory=Outturn)
     waited_s: float = 0.0
     code: int = 0
+    error: str = ""
+    trace: Trace | None = None
+
+    def stage(self, name: str) -> AbstractContextManager[object]:
+        """Return a block to run a stage in, which has a span where the request is traced."""
+        return self.trace.stage(name) if self.trace else _UNTRACED
 
     def headers(self) -> dict[str, str]:
         """Return the headers that tell the client what is known by now."""
-        known = {"x-request-id": self.request_id}
+        known = {"x-request-id": self.request_id, **self.visit.headers()}
         if self.decision:
             known |= {"x-ocr-route": self.decision.route, "x-ocr-route-reason": self.decision.reason}
         if self.lease:
@@ -111,11 +129,19 @@ class Call:
 class Dispatcher:
     """Takes requests along the path; holds no state of its own."""
 
-    def __init__(self, state: State, client: EngineClient, metrics: Metrics, vision: Vision) -> None:
+    def __init__(
+        self,
+        state: State,
+        client: EngineClient,
+        metrics: Metrics,
+        vision: Vision,
+        tracing: Tracing | None = None,
+    ) -> None:
         self._state = state
         self._client = client
         self._metrics = metrics
         self._vision = vision
+        self._tracing = tracing
 
     @asynccontextmanager
     async def dispatch(self, call: Call) -> AsyncIterator[Reply]:
@@ -128,6 +154,9 @@ class Dispatcher:
         fleet = self._state.fleet
         self._state.open += 1
         call.held = self._state.memory.hold(call.client)
+        call.visit = self._state.quotas.visit(call.key)
+        if self._tracing:
+            call.trace, call.context = self._tracing.begin(call.path, fleet.config.model, call.context)
         try:
             if self._state.draining and not call.kept:
                 self._metrics.shed("", "shutting_down")
@@ -136,8 +165,12 @@ class Dispatcher:
                     code="shutting_down",
                     retry_after=1,
                 )
-            request, repaired, image = await self._receive(call, fleet)
-            route = await self._sort(call, request.facts, image, fleet)
+            call.visit.enter()
+            with call.stage("receive"):
+                request, repaired, image = await self._receive(call, fleet)
+                call.visit.bring(call.image_bytes)
+            with call.stage("sort"):
+                route = await self._sort(call, request.facts, image, fleet)
             del image
             job = self._job(call, request, repaired, fleet.config, route)
             del request  # a request holds its body once, and nothing beside it while an engine works
@@ -146,20 +179,21 @@ class Dispatcher:
                 yield reply
                 call.code = call.outturn.failed or call.code
         except GatewayError as error:
-            call.code = error.status
+            call.code, call.error = error.status, error.code or ""
             if error.code == FULL:
                 self._metrics.shed(call.decision.route if call.decision else "", FULL)
             raise
         except (ClientLeft, asyncio.CancelledError, GeneratorExit):
             if not call.outturn.ended:  # who leaves with all of the answer has had it
-                call.code = CLIENT_LEFT
+                call.code, call.error = CLIENT_LEFT, "client_left"
             raise
         except BaseException:
-            call.code = 500
+            call.code, call.error = 500, "internal_error"
             raise
         finally:
             self._state.open -= 1
             call.held.close()
+            call.visit.leave()
             self._account(call)
 
     async def _receive(
@@ -180,12 +214,12 @@ class Dispatcher:
             )
             alias = _alias(request.model, fleet.config.model)
             request = replace(request, facts=replace(request.facts, header=call.route_header, alias=alias))
-            repaired, image = await self._check_images(request, fleet)
+            repaired, image = await self._check_images(call, request, fleet)
             # The parts hold copies of the images' text; from here on the body alone does.
             return replace(request, images=()), repaired, image
 
     async def _check_images(
-        self, request: openai.CompletionRequest, fleet: Fleet
+        self, call: Call, request: openai.CompletionRequest, fleet: Fleet
     ) -> tuple[dict[bytes, bytes], bytes | None]:
         repaired: dict[bytes, bytes] = {}
         first: bytes | None = None
@@ -194,6 +228,7 @@ class Dispatcher:
                 continue
             try:
                 url = images.parse_data_url(part.url)
+                call.image_bytes += len(url.data)
                 await self._vision.inspect(
                     url.data,
                     max_pixels=fleet.config.limits.image_pixels,
@@ -237,6 +272,8 @@ class Dispatcher:
                 strip_usage=not request.include_usage,
                 merged=request.merged,
                 timeouts=config.routes[route].timeouts,
+                context=call.context,
+                trace=call.trace,
             )
 
     @asynccontextmanager
@@ -258,7 +295,8 @@ class Dispatcher:
                     deadline = now() + job.timeouts.total_s
                 try:
                     async with attempt(self._client, job, lease, call.outturn, deadline) as reply:
-                        yield reply
+                        with call.stage("answer"):
+                            yield reply
                     return
                 except AttemptFailed as error:
                     failed = error
@@ -277,7 +315,7 @@ class Dispatcher:
         """Take a place on an engine, waiting for one if need be; `failed` is how an earlier attempt ended."""
         state, now = self._state, asyncio.get_running_loop().time
         avoid = call.lease.engine.name if failed and call.lease else None
-        with self._timed("choose"):
+        with self._timed("choose"), call.stage("choose"):
             taken = state.take(route, avoid, call.client)
         if isinstance(taken, Lease):
             return taken
@@ -296,8 +334,9 @@ class Dispatcher:
             # One that has been taken in is not refused again.
             if not turn.done() and failed is None and (refused := self._refusal(waiter, queue)):
                 raise self._shed(route, queue, refused)
-            async with asyncio.timeout_at(min(started + queue.max_wait_s, deadline or math.inf)):
-                await turn
+            with call.stage("queue"):
+                async with asyncio.timeout_at(min(started + queue.max_wait_s, deadline or math.inf)):
+                    await turn
         except TimeoutError:
             pass
         except BaseException:
@@ -362,6 +401,7 @@ class Dispatcher:
             first_token_s=first_token_s,
             usage=usage,
         )
+        self._state.quotas.ended(call.key, call.code, call.image_bytes)
         if usage and call.code == 200:
             self._state.answered(route, usage.completion_tokens)
         sample = call.lease.believed() if call.lease else None
@@ -370,6 +410,7 @@ class Dispatcher:
             "request_id": call.request_id,
             "path": call.path,
             "code": call.code,
+            "key": call.key,
             "route": route,
             "reason": call.decision.reason if call.decision else "",
             "pool": engine.pool if engine else "",
@@ -381,7 +422,17 @@ class Dispatcher:
             "completion_tokens": usage.completion_tokens if usage else None,
             "acceptance_length": round(length, 4) if length else None,
             "acceptance_source": sample.source if sample else None,
+            "trace_id": call.trace.trace_id if call.trace else None,
         }
+        if call.trace:
+            spoken = sample.speculation if sample else None
+            beside = {
+                "error": call.error or call.outturn.error,
+                "prompt_tokens": usage.prompt_tokens if usage else None,
+                "drafts": spoken.drafts if spoken else None,
+                "accepted": spoken.accepted if spoken else None,
+            }
+            call.trace.end(fields | beside)
         log.info("request", extra={"fields": fields})
 
     @contextmanager
