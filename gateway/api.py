@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 import gateway
+from gateway.auth import Guard, unknown_endpoint
 from gateway.dispatch import Call
 from gateway.errors import BodyTooLarge, ClientLeft, GatewayError
 from gateway.status import report
@@ -73,7 +74,8 @@ def create_api(
         redirect_slashes=False,
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
     )
-    api.add_middleware(Headers, state=state)
+    api.add_middleware(Guard, state=state, metrics=metrics)
+    api.add_middleware(Headers, state=state)  # the last is the first to see a request
     for path in COMPLETIONS:
         api.router.routes.append(Route(path, Completions(path, state, dispatcher), methods=["POST"]))
 
@@ -317,11 +319,8 @@ def _respond(error: GatewayError, headers: Mapping[str, str] | None = None) -> R
 async def _http_error(request: Request, error: Exception) -> Response:
     """A path or method that does not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    refusal = GatewayError(
-        f"{request.method} {request.url.path}: no such endpoint or method", code="unknown_endpoint"
-    )
+    refusal = unknown_endpoint(request.scope)
     refusal.status = status
-    refusal.kind = "invalid_request_error"
     return _respond(refusal, error.headers if isinstance(error, HTTPException) else None)
 
 

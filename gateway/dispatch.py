@@ -82,6 +82,7 @@ class Call:
         held: what of it is in memory.
         visit: what books it on the key's limits.
         image_bytes: of its images, decoded.
+        held: what of it is in memory.
         started: when it arrived, by time.perf_counter.
         lease: the place it has or had on an engine; the last one where it was tried again.
         outturn: what the answer told.
@@ -100,7 +101,7 @@ class Call:
     key: str = ""
     client: str = ""
     held: Held = field(init=False)
-    visit: Visit = field(init=False)
+    visit: Visit | None = None
     image_bytes: int = 0
     context: Mapping[str, str] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)
@@ -118,7 +119,9 @@ class Call:
 
     def headers(self) -> dict[str, str]:
         """Return the headers that tell the client what is known by now."""
-        known = {"x-request-id": self.request_id, **self.visit.headers()}
+        known = {"x-request-id": self.request_id}
+        if self.visit:
+            known |= self.visit.headers()
         if self.decision:
             known |= {"x-ocr-route": self.decision.route, "x-ocr-route-reason": self.decision.reason}
         if self.lease:
@@ -154,7 +157,7 @@ class Dispatcher:
         fleet = self._state.fleet
         self._state.open += 1
         call.held = self._state.memory.hold(call.client)
-        call.visit = self._state.quotas.visit(call.key)
+        visit = call.visit = self._state.quotas.visit(call.key)
         if self._tracing:
             call.trace, call.context = self._tracing.begin(call.path, fleet.config.model, call.context)
         try:
@@ -165,15 +168,16 @@ class Dispatcher:
                     code="shutting_down",
                     retry_after=1,
                 )
-            call.visit.enter()
+            visit.enter()
             with call.stage("receive"):
                 request, repaired, image = await self._receive(call, fleet)
-                call.visit.bring(call.image_bytes)
+                visit.bring(call.image_bytes)
             with call.stage("sort"):
                 route = await self._sort(call, request.facts, image, fleet)
             del image
             job = self._job(call, request, repaired, fleet.config, route)
-            del request  # a request holds its body once, and nothing beside it while an engine works
+            # A request holds its body once, and nothing beside it while an engine works.
+            del request, repaired
             async with self._answered(call, job, route, fleet.config.routes[route].queue) as reply:
                 call.code = reply.status
                 yield reply
@@ -193,7 +197,7 @@ class Dispatcher:
         finally:
             self._state.open -= 1
             call.held.close()
-            call.visit.leave()
+            visit.leave()
             self._account(call)
 
     async def _receive(
@@ -268,6 +272,8 @@ class Dispatcher:
                 path=call.path,
                 request_id=call.request_id,
                 body=openai.rewritten(request, model=alias, repaired=repaired),
+                held=call.held,
+                answer_bytes=config.limits.answer_bytes,
                 stream=request.stream,
                 strip_usage=not request.include_usage,
                 merged=request.merged,

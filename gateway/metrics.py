@@ -50,6 +50,8 @@ class _StateCollector(Collector):
         yield from self._of_counters(snapshot)
         yield from self._of_speculation()
         yield from self._at_work(snapshot, fleet)
+        if fleet.config.auth.keys_file:
+            yield from self._of_keys()
         depths = _gauge("pool_depth", "The pool's num_speculative_tokens", "pool")
         crossovers = _gauge(
             "crossover_load", "Requests per engine from which another depth wins", "pool", "route"
@@ -126,6 +128,20 @@ class _StateCollector(Collector):
                     if serves or own:
                         in_flight.add_metric([pool, view.engine.name, route], own)
         yield from (in_flight, depth, busy)
+
+    def _of_keys(self) -> Iterator[Metric]:
+        requests = _counter(
+            "key_requests",
+            "Requests by API key; no name: without a key, or with an unknown one",
+            "key",
+            "code",
+        )
+        images = _counter("key_image_bytes", "Bytes of the images that came, decoded", "key")
+        for (key, code), count in self._state.quotas.requests.items():
+            requests.add_metric([key, str(code)], count)
+        for key, count in self._state.quotas.image_bytes.items():
+            images.add_metric([key], count)
+        yield from (requests, images)
 
     def _of_speculation(self) -> Iterator[Metric]:
         labels = ("route", "pool", "source")

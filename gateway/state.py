@@ -17,6 +17,7 @@ from gateway.policy.drift import Drift
 from gateway.policy.plan import Plan, Pool, Situation
 from gateway.policy.retry import Budget, Failure, blame, may_retry
 from gateway.queues import Queues
+from gateway.quotas import Quotas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -254,6 +255,7 @@ class State:
         open: requests being dealt with, from their receipt to the last byte of their answers.
         queues: who waits; joined and left by `wait` and `leave`.
         memory: what requests under way hold.
+        quotas: what API keys have used of their limits.
         tallies: the figures of speculation that count, by route, pool and source.
         on_sample: hears of each.
     """
@@ -290,6 +292,7 @@ class State:
         self._in_flight: Counter[str] = Counter()
         self.queues = Queues(clock)
         self.memory = Memory(inflight_bytes)
+        self.quotas = Quotas(clock)
         self._inflight_bytes = inflight_bytes
         self.tallies: dict[tuple[str, str, Source], Tally] = {}
         self._folded_at = -math.inf
@@ -313,6 +316,7 @@ class State:
         self._plan = None
         self._budget = replace(self._budget, share=fleet.config.retry.budget)
         self.memory.limit = fleet.config.limits.inflight_bytes or self._inflight_bytes
+        self.quotas.configure(fleet.config)
         self.queues.configure(fleet.routes)
         for route in fleet.routes:
             for pool in fleet.config.pools_of(route):
