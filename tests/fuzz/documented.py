@@ -1,0 +1,167 @@
+"""Requests that the OpenAPI document allows and forbids, and whether the answers are as it says."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.core.failures import FailureGroup
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi import checks
+
+from tests.fuzz.exchange import Answer, Wrong, check
+from tests.fuzz.seeds import images, raw_request
+from tests.fuzz.target import HANG_S, KEY, ROUTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from schemathesis import Case
+    from schemathesis.schemas import APIOperation
+
+_CHECKS = [
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
+    checks.positive_data_acceptance,
+]
+# Of what is left to engines only a few values are tried: any JSON would do, and take most of the time.
+_UNREAD = [None, {}, "x", 1, {"type": "json_object"}]
+
+schemathesis.openapi.format(
+    "ocr-image", st.sampled_from([url for name, url in images().items() if name != "cut"])
+)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One request that went out, as it went, and its answer."""
+
+    raw: bytes
+    answer: Answer
+
+
+class Client:
+    """Sends cases of a document to a gateway, one after the other."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._session = requests.Session()
+        self._session.headers["authorization"] = f"Bearer {KEY}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the gateway's own document."""
+        document: dict[str, Any] = self._session.get(f"{self._url}/openapi.json", timeout=HANG_S).json()
+        return document
+
+    def send(self, case: Case[Any], kept: Callable[[Sent], None]) -> None:
+        """Send one case and check its answer; `kept` is called with both before.
+
+        Raises:
+            Wrong: the answer is not as the document says, or takes longer than HANG_S.
+        """
+        started = time.perf_counter()
+        try:
+            response = case.call(base_url=self._url, session=self._session, timeout=HANG_S)
+        except requests.RequestException as error:
+            raise Wrong(f"{case.as_curl_command()}: {error}") from error
+        headers = {name.encode(): ",".join(values).encode() for name, values in response.headers.items()}
+        answer = Answer(response.status_code, headers, response.content, time.perf_counter() - started)
+        kept(Sent(_raw(response.request), answer))
+        check(answer)
+        try:
+            case.validate_response(response, checks=_CHECKS)
+        except FailureGroup as failures:
+            raise Wrong(str(failures)) from failures
+
+
+def systematic(document: dict[str, Any]) -> Iterator[Case[Any]]:
+    """Yield the edges of every operation: each member present, missing, mistyped; methods that it lacks."""
+    for mode in GenerationMode:
+        for operation in _operations(document, mode):
+            config = operation.schema.config.generation_for(operation=operation, phase="coverage")
+            yield from operation.schema.iter_coverage_cases(
+                operation, generation_modes=[mode], generation_config=config
+            )
+
+
+def run_random(
+    document: dict[str, Any], examples: int, number: int, send: Callable[[Case[Any]], None]
+) -> None:
+    """Send random cases of the completions, as many allowed as forbidden ones, reproducibly by `number`."""
+    for mode in GenerationMode:
+        for operation in _operations(document, mode):
+            if operation.method.upper() != "POST":
+                continue
+
+            @seed(number)
+            @settings(
+                max_examples=examples // 4,
+                database=None,
+                deadline=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(case=operation.as_strategy(generation_mode=mode))
+            def run(case: Case[Any]) -> None:
+                send(case)
+
+            run()
+
+
+def _operations(document: dict[str, Any], mode: GenerationMode) -> list[APIOperation[Any, Any, Any, Any]]:
+    schema = schemathesis.openapi.from_dict(_narrowed(document, mode))
+    schema.validate()
+    return [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+
+
+def _narrowed(document: dict[str, Any], mode: GenerationMode) -> dict[str, Any]:
+    """The document with what this gateway's configuration adds: which models and routes there are."""
+    document = copy.deepcopy(document)
+    parts = document["components"]
+    parts["parameters"]["Route"]["schema"]["enum"] = list(ROUTES)
+    parts["schemas"]["Metadata"]["anyOf"][0]["properties"]["ocr_route"]["enum"] = [*ROUTES, None]
+    parts["schemas"]["Model"]["enum"] = [None, "glm-ocr", *(f"glm-ocr:{route}" for route in ROUTES)]
+    for name in ("ChatRequest", "TextRequest"):
+        members = parts["schemas"][name]["properties"]
+        for member in [member for member in members if members[member].keys() <= {"description"}]:
+            if mode is GenerationMode.POSITIVE:
+                members[member] = {"enum": _UNREAD}
+            else:
+                del members[member]
+    return document
+
+
+def _raw(sent: requests.PreparedRequest) -> bytes:
+    body = sent.body or b""
+    assert isinstance(body, str | bytes)
+    headers = {str(name).lower(): _text(value) for name, value in sent.headers.items()}
+    headers.pop("content-length", None)
+    path = sent.path_url
+    return raw_request(sent.method or "", path, body.encode() if isinstance(body, str) else body, headers)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def checked(document: dict[str, Any]) -> None:
+    """Check that a document is one of OpenAPI, with examples that its own schemas allow.
+
+    Raises:
+        Wrong: it is not.
+    """
+    try:
+        schemathesis.openapi.from_dict(json.loads(json.dumps(document))).validate()
+    except Exception as error:
+        raise Wrong(str(error)) from error
