@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import ipaddress
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from gateway.config import Config
 
+log = logging.getLogger(__name__)
 
 _CONFIG = Path("routes.yaml")
 _SORT_ROW = "{route:<10} {reason:<9} {confidence:<5} {milliseconds:>7} ms  {image}"
@@ -49,12 +52,35 @@ def _serve(options: argparse.Namespace) -> int:
     logs.configure(options.log_format, options.log_level)
     config = load(options.config)
     app.require_embedded(config)
-    print(
-        f"note: no API keys are configured: whoever reaches {options.host}:{options.port} may use it",
-        file=sys.stderr,
-    )
+    _tell_who_gets_in(config, options.host, options.port)
     server.serve(config, options.config, options.host, options.port)
     return 0
+
+
+def _tell_who_gets_in(config: Config, host: str, port: int) -> None:
+    where = f"{host}:{port}"
+    if config.auth.keys_file:
+        log.info("%s", _keys(config))
+    elif _is_loopback(host):
+        log.warning("no API keys are configured: whoever on this machine reaches %s may use it", where)
+    else:
+        log.error(
+            "NO API KEYS ARE CONFIGURED, and %s is open to the network: whoever reaches it may use the engines. "
+            "Name a file of keys (auth.keys_file), or let nobody through who has not shown who they are",
+            where,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _keys(config: Config) -> str:
+    keys, names = len(config.keys), len(config.keys.names)
+    return f"{keys} API key{'s' * (keys != 1)} of {names} name{'s' * (names != 1)}" if keys else "no API keys"
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -64,7 +90,7 @@ def _check(options: argparse.Namespace) -> int:
     engines = sum(len(pool.engines) for pool in config.pools.values())
     print(
         f"{options.config}: valid - model {config.model}, routes {', '.join(config.routes)}, "
-        f"{engines} engine{'s' * (engines != 1)} in {', '.join(config.pools)}"
+        f"{engines} engine{'s' * (engines != 1)} in {', '.join(config.pools)}, {_keys(config)}"
     )
     return 0
 

@@ -1,4 +1,5 @@
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,36 @@ def test_sort_reports_what_it_cannot_read_and_goes_on(
     assert "not a readable" in told.err
 
 
-def test_check_fails_on_what_serve_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = changed(tmp_path, "\nsorting:\n  default: text", "\nserver: {admin_port: 9}")
+KEY = "a-secret-that-no-line-shows"
+
+
+def keyed(tmp_path: Path, keys: str) -> Path:
+    (tmp_path / "keys").write_text(keys)
+    return changed(tmp_path, "\nsorting:", "\nauth: {keys_file: keys}\nsorting:")
+
+
+def test_check_counts_the_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "--config", CONFIG]) == 0
+    assert capsys.readouterr().out.endswith("in cpu, no API keys\n")
+    path = keyed(tmp_path, f"team-a {KEY}\nteam-a {KEY}-new\n")
+    assert cli.main(["check", "--config", str(path)]) == 0
+    assert capsys.readouterr().out.endswith("in cpu, 2 API keys of 1 name\n")
+
+
+def test_check_refuses_wrong_keys_and_shows_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = keyed(tmp_path, f"team-a {KEY}\n{KEY}-new\n")
+    for command in ("check", "serve"):
+        assert cli.main([command, "--config", str(path)]) == 1
+        told = capsys.readouterr().err
+        assert f"{tmp_path}/keys:2: a line is" in told
+        assert KEY not in told
+
+
+def test_who_does_not_serve_needs_no_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(tmp_path, "\nsorting:", "\nauth: {keys_file: none}\nsorting:")
+    assert cli.main(["engine-args", "--config", str(path)]) == 0
     assert cli.main(["check", "--config", str(path)]) == 1
-    assert "server.admin_port: not supported by this version" in capsys.readouterr().err
+    assert "auth.keys_file" in capsys.readouterr().err
 
 
 def test_engine_args_prints_every_pools_command_line(
@@ -126,29 +153,46 @@ def test_sort_refuses_a_bomb_by_its_header(capsys: pytest.CaptureFixture[str]) -
     assert "20000 x 20000 pixels" in capsys.readouterr().err
 
 
-def test_serve_hands_a_valid_configuration_to_the_server(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_serve_hands_a_valid_configuration_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Any] = []
+    monkeypatch.setattr("gateway.logs.configure", lambda *_: None)
     monkeypatch.setattr("gateway.server.serve", lambda *arguments: served.append(arguments))
     assert cli.main(["serve", "--config", CONFIG, "--port", "8123"]) == 0
     ((config, path, host, port),) = served
     assert (config.model, path, host, port) == ("glm-ocr", Path(CONFIG), "127.0.0.1", 8123)
-    assert "no API keys are configured" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("host", "level", "told"),
     [
-        ("\nsorting:\n  default: text", "\nserver: {admin_port: 9}", "server.admin_port: not supported"),
-        ("\nsorting:\n  default: text", "\nauth: {keys_file: routes.yaml}", "auth.keys_file: not supported"),
+        ("127.0.0.1", "WARNING", "whoever on this machine reaches 127.0.0.1:8000 may use it"),
+        ("localhost", "WARNING", "whoever on this machine"),
+        ("::1", "WARNING", "whoever on this machine"),
+        ("0.0.0.0", "ERROR", "0.0.0.0:8000 is open to the network"),
+        ("", "ERROR", "open to the network"),
+        ("gateway.example", "ERROR", "open to the network"),
     ],
 )
-def test_serve_refuses_what_it_cannot_honour(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, message: str
+def test_serve_says_loudly_that_it_is_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, host: str, level: str, told: str
 ) -> None:
-    assert cli.main(["serve", "--config", str(changed(tmp_path, old, new))]) == 1
-    assert message in capsys.readouterr().err
+    monkeypatch.setattr("gateway.server.serve", lambda *_: None)
+    monkeypatch.setattr("gateway.logs.configure", lambda *_: None)
+    assert cli.main(["serve", "--config", CONFIG, "--host", host]) == 0
+    (record,) = caplog.records
+    assert told in record.getMessage()
+    assert record.levelname == level
+
+
+def test_serve_with_keys_says_how_many(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("gateway.server.serve", lambda *_: None)
+    monkeypatch.setattr("gateway.logs.configure", lambda *_: None)
+    path = keyed(tmp_path, f"team-a {KEY}\nteam-b {KEY}-new\n")
+    with caplog.at_level(logging.INFO):
+        assert cli.main(["serve", "--config", str(path), "--host", "0.0.0.0"]) == 0
+    assert [record.getMessage() for record in caplog.records] == ["2 API keys of 2 names"]
 
 
 def test_serve_says_what_the_embedded_engine_needs(
