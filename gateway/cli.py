@@ -65,7 +65,7 @@ def _tell_who_gets_in(config: Config, host: str, port: int) -> None:
         log.warning("no API keys are configured: whoever on this machine reaches %s may use it", where)
     else:
         log.error(
-            "NO API KEYS ARE CONFIGURED, and %s is open to the network: whoever reaches it may use the engines. "
+            "NO API KEYS ARE CONFIGURED, and %s is open to the network: whoever reaches it may use it. "
             "Name a file of keys (auth.keys_file), or let nobody through who has not shown who they are",
             where,
         )
