@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import EngineFailed, EngineTooSlow, GatewayError, Unavailable
 from gateway.ledger import Kind
+from gateway.memory import FULL
 from gateway.policy import retry
 from gateway.policy.breaker import Outcome
 from gateway.policy.retry import Failure
@@ -21,12 +23,15 @@ if TYPE_CHECKING:
 
     from gateway.client import Answer, EngineClient
     from gateway.config import Timeouts
+    from gateway.memory import Held
     from gateway.model import Speculation, Usage
     from gateway.state import Lease
     from gateway.tracing import Trace
 
-# What a client should wait where an engine does not say.
+# What a client should wait where an engine does not say, and the longest that one may say.
 RETRY_AFTER_S = 2
+_LONGEST_S = 60
+_SECONDS = re.compile(r"[0-9]{1,9}")
 
 # What the client module's error codes say of the engine; its statuses are policy.retry's.
 _FAILURES = {
@@ -42,6 +47,8 @@ _FAILURES = {
     "engine_idle": Failure.SLOW,
     "total_timeout": Failure.SLOW,
 }
+# What is no engine's fault, and no other engine's to mend.
+_OURS = ("no_sockets", FULL)
 _BUSY = "the engine takes no more work now"
 _STOPPING = "the engine shuts down"
 _ABORTED = "the engine broke the request off"
@@ -49,14 +56,16 @@ _ABORTED = "the engine broke the request off"
 _HELD_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
     """What is sent: a request that has been received and sorted.
 
     Attributes:
         path: the endpoint, on the gateway as on the engine.
         request_id: goes along to the engine.
-        body: as the engine gets it.
+        body: as the engine gets it; empty once it will not be sent again.
+        held: the account of what the request holds in memory.
+        answer_bytes: the most bytes of an answer that is not streamed.
         stream: a stream is asked for.
         strip_usage: the usage chunk was the gateway's own wish, and not for the client.
         timeouts: the route's.
@@ -68,12 +77,19 @@ class Job:
     path: str
     request_id: str
     body: bytes
+    held: Held
+    answer_bytes: int
     stream: bool
     strip_usage: bool
     timeouts: Timeouts
     merged: bool = False
     context: Mapping[str, str] = field(default_factory=dict)
     trace: Trace | None = None
+
+    def spent(self) -> None:
+        """Let go of the body: an answer to it has begun, which may take long."""
+        self.held.drop(len(self.body))
+        self.body = b""
 
 
 @dataclass(slots=True)
@@ -150,6 +166,7 @@ async def attempt(
         AttemptFailed: there is no such byte.
     """
     lease.sent(Kind.WHOLE if not job.stream else Kind.OPAQUE if job.merged else Kind.STREAM)
+    before = job.held.size
     async with AsyncExitStack() as stack:
         span = stack.enter_context(job.trace.attempt(lease.engine, job.path)) if job.trace else None
         context = span.context if span else job.context
@@ -170,13 +187,14 @@ async def attempt(
                 if span:
                     span.answered(answer.status)
                 if failure := retry.failure_of(answer.status):
-                    refusal = await _refusal(answer)
+                    refusal = await _refusal(answer, job)
                     stopping = refusal.code == "engine_stopping"
                     raise AttemptFailed(Failure.STOPPING if stopping else failure, refusal)
                 reply = await _begin(job, answer, lease, outturn, stack, deadline)
         except GatewayError as error:
-            if error.code == "no_sockets":  # which is no engine's fault, and no other engine's to mend
+            if error.code in _OURS:
                 raise
+            job.held.drop(job.held.size - before)
             raise AttemptFailed(_FAILURES.get(error.code or "", Failure.GARBAGE), error) from error
         if reply.length is not None:  # a stream is judged at its end
             # A client's own mistake says nothing of the engine.
@@ -184,6 +202,7 @@ async def attempt(
             lease.release()  # a slow reader keeps no engine's place
             if span:
                 span.end()
+        job.spent()
         yield reply
 
 
@@ -218,7 +237,7 @@ async def _begin(
         events = _Events(answer, lease, outturn, job)
         chunks = _stream(await events.opening(), events, lease, outturn)
     else:
-        body = await answer.read()
+        body = await answer.read(job.answer_bytes, job.held.answered)
         if answer.status < 400:
             whole = openai.read_answer(body)
             if whole is None:
@@ -345,19 +364,17 @@ class _Events:
         return not (self._job.strip_usage and chunk.is_usage_only)
 
 
-async def _refusal(answer: Answer) -> GatewayError:
+async def _refusal(answer: Answer, job: Job) -> GatewayError:
     """What an engine's refusal means to the client."""
-    told = openai.read_error_message(await answer.read())
+    told = openai.read_error_message(await answer.read(job.answer_bytes, job.held.answered))
     if is_stopping(told):
         return Unavailable(_STOPPING, code="engine_stopping", retry_after=RETRY_AFTER_S)
     told = f": {told}" if told else ""
-    told_s = answer.retry_after or ""
     if answer.status == 503:
-        return Unavailable(
-            f"{_BUSY}{told}",
-            code="engine_busy",
-            retry_after=int(told_s) if told_s.isdecimal() else RETRY_AFTER_S,
-        )
+        told_s = answer.retry_after or ""
+        seconds = int(told_s) if _SECONDS.fullmatch(told_s) else RETRY_AFTER_S
+        retry_after = min(max(seconds, 1), _LONGEST_S)
+        return Unavailable(f"{_BUSY}{told}", code="engine_busy", retry_after=retry_after)
     if answer.status == 504:
         return EngineTooSlow(f"the engine ran out of time{told}", code="engine_slow")
     if answer.status in (401, 403):

@@ -13,7 +13,7 @@ import aiohttp
 from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from typing import Self
 
     from aiohttp.abc import AbstractStreamWriter
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 # vLLM closes idle connections after 5 s; ours must be gone before, or a request meets a closed one. An engine
 # whose event loop has stood still for a while closes first, and reads what has arrived after.
 KEEP_ALIVE_S = 2
-# The longest ordinary answer taken from an engine.
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # Connections that fail for want of something on this side.
 _OUR_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 _RETRY_AFTER_S = 2
+# What is passed on of a header that an engine sends.
+_HEADER_CHARS = 256
 # The longest page about itself taken from one; vLLM's metrics are some 60 kB.
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 
@@ -55,22 +55,30 @@ class Answer:
         """Whether the body is a stream of events."""
         return self.content_type.startswith("text/event-stream")
 
-    async def read(self) -> bytes:
+    async def read(
+        self, limit: int = MAX_ANSWER_BYTES, keep: Callable[[int], None] = lambda _: None
+    ) -> bytes:
         """Return the whole body.
 
+        Args:
+            limit: the most bytes it may have.
+            keep: hears of the bytes of each part before it is kept; what it raises ends the reading.
+
         Raises:
-            EngineFailed: the engine broke off, or sent more than MAX_ANSWER_BYTES.
+            EngineFailed: the engine broke off, or sent more than that.
             EngineTooSlow: the deadline passed.
         """
         body = bytearray()
         until = self.first_event_by
         while data := await self.more(until):
+            if len(body) + len(data) > limit:
+                raise EngineFailed(
+                    f"the engine's answer is longer than {limit:,} bytes (limits.answer_bytes)",
+                    code="answer_too_long",
+                )
+            keep(len(data))
             body += data
             until = None
-            if len(body) > MAX_ANSWER_BYTES:
-                raise EngineFailed(
-                    f"the engine's answer is longer than {MAX_ANSWER_BYTES:,} bytes", code="answer_too_long"
-                )
         return bytes(body)
 
     async def more(self, until: float | None) -> bytes:
@@ -117,7 +125,7 @@ def _key(engine: Engine) -> dict[str, str]:
 
 def _printable(value: str) -> str:
     """A header value that can be passed on; a broken engine's control characters could not be."""
-    return "".join(filter(str.isprintable, value))
+    return "".join(filter(str.isprintable, value[:_HEADER_CHARS]))
 
 
 @asynccontextmanager

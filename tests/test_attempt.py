@@ -13,7 +13,9 @@ import pytest
 from gateway.attempt import AttemptFailed, Job, Outturn, attempt
 from gateway.client import EngineClient
 from gateway.config import Timeouts, parse
+from gateway.errors import GatewayError
 from gateway.fleet import Fleet
+from gateway.memory import Memory
 from gateway.model import Engine, Speculation, Usage
 from gateway.policy.acceptance import Sample, Source
 from gateway.policy.breaker import Phase
@@ -31,6 +33,7 @@ breaker: {failures: 1}
 # What vLLM makes of a request that reaches its engine when that is to stop.
 ABORTED = b'{"choices":[{"index":0,"delta":{},"message":{"content":""},"finish_reason":"abort"}]}'
 OPENING = b'{"choices":[{"index":0,"delta":{"role":"assistant"},"finish_reason":null}]}'
+BODY = b'{"model": "m"}'
 TIMEOUTS = Timeouts(connect_s=2, first_event_s=5, idle_s=5, total_s=20)
 
 
@@ -66,6 +69,8 @@ class Tried:
         self.phase = Phase.CLOSED
         self.in_flight_at_the_end: int | None = None
         self.outturn = Outturn()
+        self.held = 0
+        self.error: GatewayError | None = None
         self.sample: Sample | None = None
 
 
@@ -79,6 +84,8 @@ async def tried(
     merged: bool = False,
     leave_at: bytes | None = None,
     begun: asyncio.Event | None = None,
+    answer_bytes: int = 10**6,
+    memory_bytes: int = 10**6,
 ) -> Tried:
     fake, result = FakeEngine(behave), Tried()
     async with served(fake) as url, EngineClient() as client:
@@ -91,12 +98,25 @@ async def tried(
         assert isinstance(lease, Lease)
         if lose:
             asyncio.get_running_loop().call_later(0, lambda: lose_when_running(state, fake))
-        job = Job("/v1/chat/completions", "id", b"{}", stream, strip_usage, timeouts, merged)
+        held = Memory(memory_bytes).hold("client")
+        held.add(len(BODY))
+        job = Job(
+            path="/v1/chat/completions",
+            request_id="id",
+            body=BODY,
+            held=held,
+            answer_bytes=answer_bytes,
+            stream=stream,
+            strip_usage=strip_usage,
+            timeouts=timeouts,
+            merged=merged,
+        )
         deadline = asyncio.get_running_loop().time() + 20
         with lease:
             try:
                 async with attempt(client, job, lease, result.outturn, deadline) as reply:
                     result.status = reply.status
+                    result.held = held.size
                     async for part in reply.chunks:
                         result.body += part
                         if begun:
@@ -105,7 +125,10 @@ async def tried(
                             break
                     result.in_flight_at_the_end = state.snapshot().routes["text"].in_flight
             except AttemptFailed as failed:
-                result.failure, result.code = failed.failure, failed.error.code
+                result.failure, result.code, result.error = failed.failure, failed.error.code, failed.error
+                assert held.size == len(job.body) == len(BODY)
+            except GatewayError as error:
+                result.error = error
         result.sample = lease.sample
         result.phase = state.snapshot().engines[0].phase
         assert lease.on_lost is None
@@ -306,3 +329,50 @@ async def test_who_leaves_at_the_end_mark_has_had_the_answer() -> None:
     assert (result.sample, result.phase) == (EXACT, Phase.CLOSED)
     assert result.in_flight_at_the_end == 0
     assert result.outturn.ended
+
+
+# --- what an engine's answer may cost
+
+
+async def test_a_body_is_held_until_an_answer_to_it_begins_and_a_whole_answer_until_it_is_sent() -> None:
+    assert (await tried(events(chunk("a"), "[DONE]"))).held == 0
+    whole = await tried(None, stream=False)
+    assert whole.held == len(whole.body) > 0
+
+
+async def test_a_whole_answer_is_bounded_and_what_was_read_of_it_given_back() -> None:
+    result = await tried(None, stream=False, answer_bytes=100)
+    assert (result.failure, result.code) == (Failure.ERROR, "answer_too_long")
+    nonsense = await tried(status(200, {"no": "completion"}), stream=False)
+    assert nonsense.failure is Failure.GARBAGE
+
+
+async def test_an_answer_for_which_there_is_no_memory_is_no_engines_fault() -> None:
+    result = await tried(None, stream=False, memory_bytes=2 * len(BODY))
+    assert result.failure is None
+    assert result.error is not None
+    assert (result.error.status, result.error.code) == (503, "memory_full")
+    assert result.phase is Phase.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        (b"7", 7),
+        (b"0", 1),
+        (b"99999999", 60),
+        (b"9" * 5000, 2),
+        (b"-3", 2),
+        (b"soon", 2),
+        ("\u0663".encode(), 2),
+    ],
+)
+async def test_only_a_sane_time_to_wait_is_taken_from_an_engine(told: bytes, seconds: int) -> None:
+    async def busy(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        headers = [(b"content-type", b"application/json"), (b"retry-after", told)]
+        await send.send({"type": "http.response.start", "status": 503, "headers": headers})
+        await send.body(b"{}", more=False)
+
+    result = await tried(busy)
+    assert result.error is not None
+    assert result.error.retry_after == seconds

@@ -13,12 +13,12 @@ from tests.support import FakeEngine, _Sender, hang, served, until
 BODY = b'{"a":[' + b"1," * 800_000 + b"1]}"
 
 
-async def post(client: EngineClient, url: str, **limits: float | None) -> tuple[int, bytes]:
+async def post(client: EngineClient, url: str, *reading: Any, **limits: float | None) -> tuple[int, bytes]:
     bounds: dict[str, Any] = {"connect_s": 2, "first_event_s": None, "deadline": 20.0, **limits}
     bounds["deadline"] += asyncio.get_running_loop().time()
     engine = Engine("e", url, "p", 0, api_key="k1")
     async with client.post(engine, "/v1/chat/completions", BODY, {"X-Request-Id": "r1"}, **bounds) as answer:
-        return answer.status, await answer.read()
+        return answer.status, await answer.read(*reading)
 
 
 async def test_a_large_body_arrives_as_it_is_with_the_engines_key() -> None:
@@ -98,11 +98,14 @@ async def test_a_stream_must_begin_and_go_on(first: bool) -> None:
         await until(lambda: fake.aborted == 1)
 
 
-async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.client.MAX_ANSWER_BYTES", 100)
+async def test_an_answer_is_bounded_and_counted_before_it_is_kept() -> None:
+    kept: list[int] = []
     async with served(FakeEngine()) as url, EngineClient() as client:
         with pytest.raises(EngineFailed, match="longer than 100 bytes"):
-            await post(client, url)
+            await post(client, url, 100, kept.append)
+        assert sum(kept) <= 100
+        _, body = await post(client, url, 10_000, kept.append)
+    assert sum(kept) >= len(body)
 
 
 async def test_a_host_that_takes_no_connection_is_too_slow() -> None:

@@ -741,7 +741,7 @@ class TestQueue:
     ) -> None:
         async with fleet(1, max_load=1) as served_fleet:
             tasks = await self.full(served_fleet, 2)
-            monkeypatch.setattr(served_fleet.gateway.state, "queue_speed", lambda _: 0.02)
+            monkeypatch.setattr(served_fleet.gateway.state.queues, "speed", lambda _: 0.02)
             reply = await served_fleet.http.post(CHAT, json=chat())
             assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_too_slow")
             assert reply.headers["retry-after"] == "60"

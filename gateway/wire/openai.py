@@ -20,7 +20,11 @@ _NONE = msgspec.Raw()
 _PASSED_PARTS = frozenset((None, "text", "image_url", "refusal", "thinking"))
 # More elements than any request has that a model's context can hold; reading them would block for seconds.
 _MAX_COMMAS = 50_000
-_MAX_TOKENS = 2**53
+# More elements than an event or an answer's usage has; such an event is passed on and hardly looked at.
+_MAX_CHUNK_COMMAS = 10_000
+_MAX_USAGE_BYTES = 4096
+# More than any model's context holds.
+_MAX_TOKENS = 2**24
 # vLLM's reason to finish a request that came while it shut down. In a text its quotes would be escaped.
 _ABORTED = "abort"
 _IS_ABORTED = b'"finish_reason":"abort"'
@@ -123,17 +127,23 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
-class _Answer(msgspec.Struct):
-    choices: list[msgspec.Raw]
-    usage: Any = None
+class _Outline(msgspec.Struct):
+    """A chunk or an answer of which nothing is built that an engine could make large."""
+
+    choices: msgspec.Raw = _NULL
+    usage: msgspec.Raw = _NULL
     metrics: msgspec.Raw = _NULL
+    error: msgspec.Raw = _NULL
+
+    def is_completion(self) -> bool:
+        return bytes(memoryview(self.choices)[:1]) == b"["
 
 
-_ANSWER = msgspec.json.Decoder(_Answer)
 _BODY = msgspec.json.Decoder(_Body)
 _CHUNK = msgspec.json.Decoder(_Chunk)
 _STRING = msgspec.json.Decoder(str)
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OUTLINE = msgspec.json.Decoder(_Outline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,22 +296,32 @@ def rewritten(
 
 def read_answer(body: bytes) -> WholeAnswer | None:
     """Read an answer that is not streamed; None where it is no completion."""
-    try:
-        answer = _ANSWER.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    answer = _outline(body)
+    if answer is None or not answer.is_completion():
         return None
-    return WholeAnswer(_usage(answer.usage), read_speculation(answer.metrics), _IS_ABORTED in body)
+    usage = _object(answer.usage) if len(memoryview(answer.usage)) <= _MAX_USAGE_BYTES else None
+    return WholeAnswer(_usage(usage), read_speculation(answer.metrics), _IS_ABORTED in body)
 
 
 def read_error_message(body: bytes) -> str:
-    """Return the message of an engine's error body, at most 500 characters; empty where it has none."""
+    """Return the message of an engine's error body, at most 500 printable characters; empty without one."""
     error = _object(body).get("error")
     message = error.get("message") if isinstance(error, dict) else error
-    return message[:500] if isinstance(message, str) else ""
+    if not isinstance(message, str):
+        return ""
+    return "".join(character if character.isprintable() else " " for character in message[:500])
 
 
 def read_chunk(data: bytes) -> StreamChunk:
     """Read one event's data; of what is no chunk nothing is known, so that it is passed on."""
+    if data.count(b",") > _MAX_CHUNK_COMMAS:
+        outline = _outline(data)
+        return StreamChunk(
+            is_chunk=outline is not None and outline.is_completion(),
+            has_output=True,
+            is_uncountable=True,
+            is_error=outline is not None and bytes(outline.error) != b"null",
+        )
     try:
         chunk = _CHUNK.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -419,6 +439,13 @@ def _forced_tool_schema(fields: _Body) -> Mapping[str, Any] | None:
             parameters = function.get("parameters")
             return parameters if isinstance(parameters, dict) else {}
     return None
+
+
+def _outline(body: bytes) -> _Outline | None:
+    try:
+        return _OUTLINE.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _usage(usage: object) -> Usage | None:

@@ -44,6 +44,15 @@ _HISTOGRAM_HELP = {
 
 # More positions than any engine drafts, and a bound to the series that one can cause.
 _MAX_POSITIONS = 128
+# More than a page or an answer of the largest engine has; reading on would only cost time.
+_MAX_SAMPLES = 10_000
+_MAX_RANKS = 256
+_MAX_METRICS_BYTES = 64 * 1024
+_MAX_VERSION_CHARS = 100
+_MAX_DIGITS = 40
+# The most that a counter or a gauge of requests can be believed to be.
+_MOST = 2.0**53
+_MOST_REQUESTS = 1e6
 # What 0.32 answers with a 500, at once, to whatever it is sent after SIGTERM, while it drains and is healthy:
 # the executor that prepares requests is the first thing it shuts down. The words are Python's.
 STOPPING = "cannot schedule new futures after shutdown"
@@ -209,16 +218,19 @@ def read_metrics(page: bytes) -> EngineReading:
     """Read an engine's GET /metrics page; series that are not needed are passed over.
 
     Raises:
-        ValueError: not a vLLM's page: the gauges of its load are missing, or a value is no number.
+        ValueError: not a vLLM's page: the gauges of its load are missing, a value is no number or none that
+            could be, or it is longer than any engine's.
     """
     sums: dict[bytes, float] = {}
     drafted: dict[str, dict[bytes, float]] = {}
     positions: dict[str, dict[int, float]] = {}
     awake = True
-    for name, labels, text in _SAMPLE.findall(b"\n" + page):
-        value = float(text)
-        if not math.isfinite(value):
-            raise ValueError(f"vllm:{name.decode()} is {value}")
+    for number, found in enumerate(_SAMPLE.finditer(b"\n" + page)):
+        name, labels, text = found.groups(b"")
+        if len(text) > _MAX_DIGITS or not 0 <= (value := float(text)) <= _MOST:
+            raise ValueError(f"vllm:{name.decode()} is {text[:_MAX_DIGITS]!r}")
+        if number == _MAX_SAMPLES or len(drafted) > _MAX_RANKS:
+            raise ValueError("a metrics page longer than any engine's")
         if name == b"engine_sleep_state":
             awake = awake and (value != 0 or not _AWAKE.search(labels))
         elif name == b"spec_decode_num_accepted_tokens_per_pos_total":
@@ -231,6 +243,8 @@ def read_metrics(page: bytes) -> EngineReading:
         running, waiting = sums[b"num_requests_running"], sums[b"num_requests_waiting"]
     except KeyError as error:
         raise ValueError(f"not a vLLM metrics page: vllm:{error.args[0].decode()} is missing") from error
+    if running + waiting > _MOST_REQUESTS:
+        raise ValueError(f"no engine has {running + waiting:g} requests")
     return EngineReading(
         running=int(running),
         waiting=int(waiting),
@@ -272,7 +286,8 @@ def read_version(page: bytes) -> str:
         ValueError: it tells none.
     """
     try:
-        return _VERSION.decode(page).version
+        version = _VERSION.decode(page).version[:_MAX_VERSION_CHARS]
+        return "".join(filter(str.isprintable, version))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(f"not a vLLM version page: {error}") from error
 
@@ -283,6 +298,8 @@ def read_speculation(raw: bytes) -> Speculation | None:
     None where it tells nothing, or what does not add up: other versions have other shapes, and a figure
     that is not understood is no figure.
     """
+    if len(memoryview(raw)) > _MAX_METRICS_BYTES:
+        return None
     try:
         told = _METRICS.decode(raw).speculative_decoding
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

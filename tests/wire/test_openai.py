@@ -359,6 +359,34 @@ def test_answers_are_read() -> None:
     assert read_error_message(b'{"error": {"message": 5}}') == ""
 
 
+def test_an_engines_words_are_short_and_printable() -> None:
+    told = read_error_message(b'{"error": "a\\r\\nb\\u001b[31m' + b"x" * 9000 + b'"}')
+    assert told.startswith("a  b [31mxxx")
+    assert len(told) == 500
+
+
+@pytest.mark.parametrize("usage", [-5, 10**12, 1.5, "7", None, True])
+def test_absurd_usage_counts_nothing(usage: Any) -> None:
+    told = json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": usage}}).encode()
+    counted = Usage(3, 1 if usage is True else 0)
+    assert read_chunk(told).usage == counted
+    assert read_answer(told) == WholeAnswer(counted)
+
+
+def test_what_would_take_an_event_long_to_build_is_not_built() -> None:
+    """50,000 choices are passed on; whether they are a completion, or an error, is known."""
+    many = b"[" + b"{}," * 50_000 + b"{}]"
+    chunk = read_chunk(b'{"choices": ' + many + b', "usage": {"prompt_tokens": 1, "completion_tokens": 1}}')
+    assert chunk == StreamChunk(is_chunk=True, has_output=True, is_uncountable=True)
+    assert not read_chunk(b'{"x": ' + many + b"}").is_chunk
+    assert not read_chunk(many).is_chunk
+    assert not read_chunk(many).is_error
+    assert read_chunk(b'{"error": ' + many + b"}").is_error
+    usage = b', "usage": {"prompt_tokens": 1, "completion_tokens": 1, "more": '
+    assert read_answer(b'{"choices": ' + many + usage + b"0}}") == WholeAnswer(Usage(1, 1))
+    assert read_answer(b'{"choices": []' + usage + many + b"}}") == WholeAnswer(None)
+
+
 def test_errors_have_openais_shape() -> None:
     body = json.loads(error_body(Unavailable("later", code="no_engine")))
     assert body == {

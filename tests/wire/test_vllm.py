@@ -36,6 +36,7 @@ vllm:num_requests_waiting{engine="0",model_name="m"} 1.0
 """
 
 count = st.integers(0, 2**50)
+requests = st.integers(0, 200_000)
 
 
 def samples(page: str) -> dict[tuple[str, str], float]:
@@ -105,8 +106,8 @@ def test_a_histogram_is_cumulative_and_ends_at_infinity() -> None:
 @given(
     st.builds(
         EngineCounts,
-        running=count,
-        waiting=count,
+        running=requests,
+        waiting=requests,
         prompt_tokens=count,
         generation_tokens=count,
         finished=st.dictionaries(st.sampled_from(FINISH_REASONS), st.integers(0, 2**40)),
@@ -138,7 +139,7 @@ def test_what_is_written_is_read(counts: EngineCounts, model: str) -> None:
     )
 
 
-@given(st.lists(st.tuples(count, st.booleans()), min_size=1, max_size=4))
+@given(st.lists(st.tuples(requests, st.booleans()), min_size=1, max_size=4))
 def test_data_parallel_ranks_are_summed_and_one_asleep_is_asleep(ranks: list[tuple[int, bool]]) -> None:
     pages = [
         metrics_page(
@@ -174,12 +175,19 @@ def test_an_engines_page_needs_only_its_load() -> None:
         PAGE.replace(b"2.0", b"NaN"),
         PAGE.replace(b"2.0", b"+Inf"),
         PAGE.replace(b"2.0", b"two"),
+        PAGE.replace(b"2.0", b"-1.0"),
+        PAGE.replace(b"2.0", b"1e300"),
+        PAGE.replace(b"2.0", b"1" * 100_000),
+        PAGE.replace(b"2.0", b"999999.0") + PAGE.replace(b"2.0", b"9.0"),
+        PAGE + b"vllm:generation_tokens_total{} -3\n",
+        PAGE + b'vllm:request_success_total{finished_reason="stop"} 1\n' * 10_000,
+        PAGE + b"".join(b'vllm:spec_decode_num_drafts_total{engine="%d"} 1\n' % rank for rank in range(300)),
         PAGE + b'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0"} 1.0\n',
         PAGE + b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="999999"} 1.0\n',
     ],
 )
 def test_another_page_is_refused(page: bytes) -> None:
-    with pytest.raises(ValueError, match=r"vllm|position|could not convert"):
+    with pytest.raises(ValueError, match=r"vllm|position|could not convert|no engine has|longer than any"):
         read_metrics(page)
 
 
@@ -448,3 +456,11 @@ def test_tells_an_engine_that_shuts_down_from_one_that_failed() -> None:
     assert is_stopping("cannot schedule new futures after shutdown")
     assert not is_stopping("Failed to load image: cannot identify image file")
     assert not is_stopping("unknown format: cannot schedule new futures after shutdown")
+
+
+def test_an_absurd_version_and_an_absurd_histogram_cost_nothing() -> None:
+    told = read_version(b'{"version": "0.3\\u0000\\n' + b"x" * 100_000 + b'"}')
+    assert told.startswith("0.3xxx")
+    assert len(told) <= 100
+    many = b"0," * 100_000 + b"0"
+    assert read_speculation(b'{"speculative_decoding": {"acceptance_histogram": [' + many + b"]}}") is None
