@@ -21,8 +21,10 @@ from gateway.dispatch import Dispatcher
 from gateway.engines.supervisor import Supervisor
 from gateway.errors import ConfigError
 from gateway.fleet import Fleet
+from gateway.machine import memory_bytes
 from gateway.metrics import Metrics
 from gateway.policy.layout import LayoutModel
+from gateway.policy.memory import default_limit
 from gateway.poller import Poller
 from gateway.reload import Reloader
 from gateway.state import State
@@ -61,7 +63,14 @@ class Gateway:
         self._supervisor: Supervisor | None = None
         self._discovery = Discovery(config, self._addresses_changed, self._rng)
         fleet = Fleet.of(config)
-        self.state = State(fleet, self._engines(config), time.monotonic, self._rng, self._discovery.pending())
+        self.state = State(
+            fleet,
+            self._engines(config),
+            time.monotonic,
+            self._rng,
+            self._discovery.pending(),
+            default_limit(memory_bytes()),
+        )
         self._metrics = Metrics(self.state)
         self._reloader = Reloader(path, config, self.reload, self._count_reload) if path else None
         self._dispatcher: Dispatcher | None = None

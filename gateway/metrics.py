@@ -70,11 +70,15 @@ class _StateCollector(Collector):
         budget.add_metric([], snapshot.retry_budget)
         build = _gauge("build_info", "The gateway's version, and the model it serves", "version", "model")
         build.add_metric([gateway.__version__, fleet.config.model], 1)
+        held = _gauge("inflight_bytes", "Bytes of bodies, images and answers that requests hold in memory")
+        held.add_metric([], self._state.memory.total)
+        limit = _gauge("inflight_bytes_limit", "Bytes that they may hold; beyond, requests are refused")
+        limit.add_metric([], self._state.memory.limit)
         tasks = _gauge("tasks", "Tasks of the event loop")
         tasks.add_metric([], _tasks())
         lines = _counter("log_lines_lost", "Log lines that standard error did not take")
         lines.add_metric([], logs.lost())
-        yield from (depths, crossovers, useful, budget, build, tasks, lines)
+        yield from (depths, crossovers, useful, budget, held, limit, build, tasks, lines)
 
     def _of_routes(self, snapshot: Snapshot, fleet: Fleet) -> Iterator[Metric]:
         in_flight = _gauge("in_flight", "Requests that occupy an engine now", "route")

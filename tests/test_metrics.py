@@ -43,6 +43,13 @@ async def test_the_process_tells_its_memory_its_open_files_and_its_tasks(state: 
     assert 0 < found["process_open_fds", ()] < found["process_max_fds", ()]
 
 
+def test_what_requests_hold_is_shown_beside_what_they_may(state: State) -> None:
+    state.memory.hold("a").add(1234)
+    found = series(Metrics(state))
+    assert found["ocr_gateway_inflight_bytes", ()] == 1234
+    assert found["ocr_gateway_inflight_bytes_limit", ()] == state.memory.limit
+
+
 def test_gauges_show_the_state_at_the_moment_of_the_scrape(state: State) -> None:
     metrics = Metrics(state)
     state.mark("e:1", up=True)
