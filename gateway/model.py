@@ -70,13 +70,16 @@ class LayoutGuess:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One inference server; `url` is its base URL without a trailing slash, `depth` its pool's."""
+    """One inference server; `url` is its base URL without a trailing slash, `depth` its pool's.
+
+    Its key is not shown where the value is printed.
+    """
 
     name: str
     url: str
     pool: str
     depth: int
-    api_key: str = ""
+    api_key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
