@@ -94,7 +94,10 @@ class Gateway:
         """
         require_embedded(config)
         fleet = await asyncio.to_thread(Fleet.of, config)
-        renamed = config.model != self.state.fleet.config.model
+        before = self.state.fleet.config
+        if before.auth.keys_file and not config.auth.keys_file:
+            log.error("no API keys are configured any more: whoever reaches the gateway may use it")
+        renamed = config.model != before.model
         self._discovery.watch(config)
         self.state.configure(fleet, self._engines(config), self._discovery.pending())
         self._supervise()
