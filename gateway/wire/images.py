@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pybase64
 
 from gateway.errors import BadImage
-from gateway.wire.pixels import open_image
+from gateway.wire.pixels import decoding_bytes, open_image
+from gateway.wire.structure import has_second_page
 
 # Vision processors divide an image into patches and fail outside these; no glyph fits below.
 MIN_SIDE_PIXELS = 8
@@ -23,6 +24,14 @@ _TAIL = 4096
 
 _HEADER = re.compile(rb"data:([^,]{0,256}?)(;\s*base64\s*)?,", re.IGNORECASE)
 _PLAIN_HEADER = re.compile(rb"data:[^;,]*;base64,")
+_MAGIC = (
+    (b"\xff\xd8", b"jpeg"),
+    (b"GIF8", b"gif"),
+    (b"RIFF", b"webp"),
+    (b"II", b"tiff"),
+    (b"MM", b"tiff"),
+    (b"BM", b"bmp"),
+)
 _URLSAFE = bytes.maketrans(b"-_", b"+/")
 _SPACES = b" \t\r\n\f\v"
 _PERCENT = tuple(
@@ -42,12 +51,21 @@ class DataUrl:
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """An image by its header: format, sides in pixels, and whether its end mark is where it should be."""
+    """An image by its header.
+
+    Attributes:
+        format: as Pillow names it.
+        width: in pixels.
+        height: in pixels.
+        complete: its end mark is where it should be.
+        decoding_bytes: the most memory that a look at it takes.
+    """
 
     format: str
     width: int
     height: int
     complete: bool
+    decoding_bytes: int = 0
 
 
 def decode_data_url(url: str) -> bytes:
@@ -77,7 +95,11 @@ def parse_data_url(url: bytes) -> DataUrl:
             return DataUrl(pybase64.b64decode(payload, validate=True), None)
         except binascii.Error:
             pass
-    data = _decode_mended(payload)
+    return as_data_url(_decode_mended(payload))
+
+
+def as_data_url(data: bytes) -> DataUrl:
+    """Return an image as the data URL that every engine reads."""
     return DataUrl(data, b"data:image/%s;base64,%s" % (_subtype(data), pybase64.b64encode(data)))
 
 
@@ -96,9 +118,14 @@ def inspect(data: bytes, *, max_pixels: int) -> ImageInfo:
     if scans * image.width * image.height > _MAX_SCANS * max_pixels:
         raise BadImage(f"the JPEG has {scans:,} scans, too many for its size", code="image_too_large")
     kind = image.format or ""
-    if kind == "TIFF" and _has_second_frame(image):
+    if kind == "TIFF" and has_second_page(data):
         raise BadImage("the TIFF has several pages; send one page per image part", code="multi_page_image")
-    return ImageInfo(kind, *image.size, complete=_ends_properly(data, kind))
+    return ImageInfo(
+        kind,
+        *image.size,
+        complete=_ends_properly(data, kind),
+        decoding_bytes=decoding_bytes(image, scans=scans),
+    )
 
 
 def _check_sides(width: int, height: int) -> None:
@@ -141,18 +168,7 @@ def _what_is_wrong(url: bytes) -> str:
 
 
 def _subtype(data: bytes) -> bytes:
-    try:
-        return (open_image(data, header_only=True).format or "").lower().encode()
-    except BadImage:
-        return b"png"
-
-
-def _has_second_frame(image: object) -> bool:
-    try:
-        image.seek(1)  # type: ignore[attr-defined]
-    except EOFError:
-        return False
-    return True
+    return next((subtype for magic, subtype in _MAGIC if data.startswith(magic)), b"png")
 
 
 def _ends_properly(data: bytes, kind: str) -> bool:

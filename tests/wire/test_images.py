@@ -125,6 +125,15 @@ def test_pages_are_never_dropped_silently_but_an_animation_is_its_first_frame() 
     assert inspect(frames("GIF"), max_pixels=10**6).format == "GIF"
 
 
+def test_a_tiff_whose_second_page_cannot_be_read_is_refused() -> None:
+    data = encoded(picture("x", (40, 20)), "TIFF", "1")
+    first = int.from_bytes(data[4:8], "little")
+    after = first + 2 + 12 * int.from_bytes(data[first : first + 2], "little")
+    empty = (1).to_bytes(2, "little") + bytes(16)  # a directory of one tag that says nothing
+    with pytest.raises(BadImage, match="behind its first page"):
+        inspect(data[:after] + len(data).to_bytes(4, "little") + data[after + 4 :] + empty, max_pixels=10**6)
+
+
 @pytest.mark.parametrize(
     ("size", "code"),
     [((101, 100), "image_too_large"), ((100, 7), "image_too_small"), ((1700, 8), "image_too_narrow")],

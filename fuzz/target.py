@@ -1,0 +1,205 @@
+"""One entry for a fuzzer: the first byte chooses a parser, the others are what it reads.
+
+A parser may refuse bytes with its documented error, and nothing else; of what it reads, its laws hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.config import parse as parse_config
+from gateway.config.keys import MIN_KEY_LENGTH, parse_keys
+from gateway.errors import BadImage, BadRequest, ConfigError, EngineFailed
+from gateway.wire import head, images, openai, pixels, remote, sse, trace_context, vllm, vllm_bench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MAX_EVENT_BYTES = 512
+_MAX_PIXELS = 250_000
+_SIDE = 64
+
+
+class Broken(Exception):
+    """A law that does not hold."""
+
+
+def one(data: bytes) -> None:
+    """Read one input.
+
+    Raises:
+        Broken: a law does not hold. Anything else that is raised is an error that is not documented.
+    """
+    if data:
+        PARSERS[data[0] % len(PARSERS)](data[1:])
+
+
+def _must(holds: object, law: str) -> None:
+    if not holds:
+        raise Broken(law)
+
+
+def _events(data: bytes) -> None:
+    """A stream's events, cut in two anywhere."""
+    at, stream = (data[0] if data else 0), data[1:]
+    wholes = [_fed(stream), _fed(stream[:at], stream[at:])]
+    for events, rest in wholes:
+        _must(b"".join(events) + rest == stream, "no byte of a stream is lost or added")
+    told = [[sse.event_data(event) for event in events] for events, _ in wholes]
+    said = [[one for one in each if one is not None] for each in told]
+    _must(said[0] == said[1], "events do not depend on how their bytes arrive")
+    for one in said[0]:
+        if b"\n" not in one and b"\r" not in one:
+            _must(sse.event_data(sse.data_event(one)) == one, "data that is written is read")
+    splitter = sse.EventSplitter(_MAX_EVENT_BYTES)
+    with contextlib.suppress(EngineFailed):
+        for start in range(0, len(stream), 100):
+            splitter.feed(stream[start : start + 100])
+        _must(len(splitter.rest()) <= _MAX_EVENT_BYTES, "what waits for its end is bounded")
+
+
+def _fed(*pieces: bytes) -> tuple[list[bytes], bytes]:
+    splitter = sse.EventSplitter()
+    events = [event for piece in pieces for event in splitter.feed(piece)]
+    return events, splitter.rest()
+
+
+def _chat(data: bytes) -> None:
+    _request(data, chat=True)
+
+
+def _text(data: bytes) -> None:
+    _request(data, chat=False)
+
+
+def _request(data: bytes, *, chat: bool) -> None:
+    try:
+        request = openai.parse_request(data, chat=chat, max_images=4)
+    except BadRequest as error:
+        _must(len(error.message) < 1000, "a refusal is short")
+        _must(json.loads(openai.error_body(error))["error"]["message"], "a refusal can be told")
+        return
+    _must(len(request.images) <= 4, "images are bounded")
+    mended = {part.raw: b'"data:image/png;base64,AAAA"' for part in request.images}
+    for renamed, repaired in ((None, {}), ("model", {}), (None, mended), ("model", mended)):
+        body = openai.rewritten(request, model=renamed, repaired=repaired)
+        again = openai.parse_request(body, chat=chat, max_images=4)
+        _must(again.facts == request.facts, "what decides the route is passed on")
+        _must(again.model == (renamed or request.model), "the model is the one wanted")
+        _must((again.stream, again.merged) == (request.stream, request.merged), "a stream stays one")
+        _must(again.include_usage or not request.stream, "a stream always tells its usage")
+        _must(len(again.images) == len(request.images), "no image is lost")
+        _must(not repaired or all(part.raw in repaired.values() for part in again.images), "URLs are mended")
+
+
+def _answer(data: bytes) -> None:
+    openai.read_chunk(data)
+    openai.read_answer(data)
+    _must(len(openai.read_error_message(data)) <= 500, "an engine's message is bounded")
+
+
+def _metrics(data: bytes) -> None:
+    for read in (vllm.read_metrics, vllm.read_work):
+        with contextlib.suppress(ValueError):
+            read(data)
+    with contextlib.suppress(ValueError):
+        found = vllm.read_metrics(data)
+        positions = [len(one.accepted_per_position) for one in found.speculation.values()]
+        _must(max(positions, default=0) <= 128, "positions are bounded")
+
+
+def _speculation(data: bytes) -> None:
+    found = vllm.read_speculation(data)
+    _must(found is None or (found.adds_up and (found.length or 1) >= 1), "figures that are told add up")
+    with contextlib.suppress(ValueError):
+        vllm.read_version(data)
+
+
+def _data_url(data: bytes) -> None:
+    try:
+        url = images.parse_data_url(data)
+    except BadImage:
+        return
+    if url.repaired is not None:
+        again = images.parse_data_url(url.repaired)
+        _must((again.data, again.repaired) == (url.data, None), "what is mended needs no mending")
+
+
+def _image(data: bytes) -> None:
+    try:
+        info = images.inspect(data, max_pixels=_MAX_PIXELS)
+    except BadImage:
+        return
+    _must(info.width * info.height <= _MAX_PIXELS, "pixels are bounded")
+    with contextlib.suppress(BadImage):
+        _must(max(pixels.thumbnail(data, _SIDE).shape) <= _SIDE, "a thumbnail is one")
+
+
+def _bench(data: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        vllm_bench.read(data)
+
+
+def _config(data: bytes) -> None:
+    try:
+        parse_config(data.decode("utf-8", "replace"), "routes.yaml", _NOWHERE, {"KEY": "secret"}, keys=False)
+    except ConfigError as error:
+        _must(all(line.startswith("routes.yaml:") for line in error.problems), "problems tell where they are")
+
+
+def _keys(data: bytes) -> None:
+    words = {word for word in data.decode("utf-8", "replace").split() if len(word) >= MIN_KEY_LENGTH}
+    try:
+        keys = parse_keys(data, "keys")
+    except ConfigError as error:
+        told = {word for line in error.problems for word in line.split()}
+        _must(not words & told, "a problem shows no key")
+    else:
+        _must(0 < len(keys.names) <= len(keys), "each name has a key")
+        _must(not any(word in repr(keys) for word in words), "keys are not shown")
+
+
+def _head(data: bytes) -> None:
+    line, *lines = data.split(b"\n")
+    headers = [(name.lower(), value) for name, _, value in (one.partition(b":") for one in lines)]
+    method, _, version = line.partition(b" ")
+    told = version.decode("latin-1")
+    with contextlib.suppress(BadRequest):
+        head.check(told, method, headers)
+    plain = head.without_upgrade(told, method, b"/", headers)
+    _must(not any(one.startswith(b"upgrade:") for one in plain.split(b"\r\n")), "no upgrade is left")
+
+
+def _url(data: bytes) -> None:
+    remote.is_remote(data)
+    url = remote.parse_remote(data)
+    if url is None:
+        return
+    _must(len(url.text) <= remote.MAX_LENGTH + 16 and url.text.isascii(), "a URL is bounded and plain")
+    _must(remote.parse_remote(url.text.encode()) == url, "a URL in its one spelling is the same")
+    for location in (data.decode("latin-1"), url.target, "//a/b", "../c", "ftp://x/"):
+        led = remote.redirected(url, location)
+        _must(led is None or led.scheme in ("http", "https"), "a redirect stays within http")
+        _must(led is None or (url.scheme, led.scheme) != ("https", "http"), "a redirect stays encrypted")
+
+
+def _trace(data: bytes) -> None:
+    names = (b"traceparent", b"tracestate")
+    lines = data.split(b"\n")[:8]
+    told = trace_context.read([(names[number % 2], line) for number, line in enumerate(lines)])
+    _must(sum(map(len, told.values())) <= 1024, "what is passed on is bounded")
+    _must(all(value.isascii() and value.isprintable() for value in told.values()), "and plain")
+    again = trace_context.read([(name.encode(), value.encode()) for name, value in told.items()])
+    _must(again == told, "and valid itself")
+
+
+_NOWHERE = Path(tempfile.gettempdir(), "there-is-no-such-folder")
+# The corpus refers to these by their places: new ones go to the end.
+PARSERS: tuple[Callable[[bytes], None], ...] = (
+    *(_events, _chat, _text, _answer, _metrics, _speculation, _data_url, _image, _bench),
+    *(_config, _keys, _head, _url, _trace),
+)
