@@ -2,7 +2,17 @@
 
 from gateway.config.checks import load, parse
 from gateway.config.keys import Keys
-from gateway.config.schema import EMBEDDED, Config, KeyLimits, Pool, Profile, Queue, Route, Timeouts
+from gateway.config.schema import (
+    EMBEDDED,
+    Config,
+    KeyLimits,
+    Pool,
+    Profile,
+    Queue,
+    RemoteImages,
+    Route,
+    Timeouts,
+)
 
 __all__ = [
     "EMBEDDED",
@@ -12,6 +22,7 @@ __all__ = [
     "Pool",
     "Profile",
     "Queue",
+    "RemoteImages",
     "Route",
     "Timeouts",
     "load",

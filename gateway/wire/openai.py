@@ -13,7 +13,7 @@ from gateway.model import SortFacts, Speculation, Usage
 from gateway.wire.vllm import read_speculation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _NULL = msgspec.Raw(b"null")
 _NONE = msgspec.Raw()
@@ -28,6 +28,13 @@ _MAX_TOKENS = 2**24
 # vLLM's reason to finish a request that came while it shut down. In a text its quotes would be escaped.
 _ABORTED = "abort"
 _IS_ABORTED = b'"finish_reason":"abort"'
+# Engines that split their work find each other by these, in a member or among vLLM's extra arguments.
+_TRANSFERS = ("ec_transfer_params", "kv_transfer_params")
+# Settings of an image's processing are numbers and plain words. Anything else might be taken for a URL or a
+# path: the libraries behind load images from both.
+_WORD = re.compile(r"[A-Za-z0-9_+-]{0,64}")
+# Where an image's URL stands in a message.
+_URL_PATH = ("content", "image_url", "url")
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 
 
@@ -43,6 +50,8 @@ class _Part(msgspec.Struct):
     image_pil: msgspec.Raw = _NULL
     input_audio: msgspec.Raw = _NULL
     input_image: msgspec.Raw = _NULL
+    prompt_embeds: msgspec.Raw = _NULL
+    video_embeds: msgspec.Raw = _NULL
     video_url: msgspec.Raw = _NULL
 
     def other_media(self) -> bool:
@@ -54,6 +63,8 @@ class _Part(msgspec.Struct):
             self.image_pil,
             self.input_audio,
             self.input_image,
+            self.prompt_embeds,
+            self.video_embeds,
             self.video_url,
         )
         return self.type not in _PASSED_PARTS or any(bytes(field) != b"null" for field in fields)
@@ -83,6 +94,12 @@ class _Body(msgspec.Struct):
     structured_outputs: msgspec.Raw = _NULL
     tool_choice: msgspec.Raw = _NULL
     tools: msgspec.Raw = _NULL
+    # What could make an engine connect to somewhere, or open a file, where it is set up to trust requests.
+    ec_transfer_params: msgspec.Raw = _NULL
+    kv_transfer_params: msgspec.Raw = _NULL
+    media_io_kwargs: msgspec.Raw = _NULL
+    mm_processor_kwargs: msgspec.Raw = _NULL
+    vllm_xargs: msgspec.Raw = _NULL
 
 
 class _Delta(msgspec.Struct):
@@ -144,6 +161,8 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 _STRING = msgspec.json.Decoder(str)
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OUTLINE = msgspec.json.Decoder(_Outline)
+_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_ANY = msgspec.json.Decoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +250,12 @@ def parse_request(body: bytes, *, chat: bool, max_images: int) -> CompletionRequ
     """Read a completion request without building its image strings.
 
     Raises:
-        BadRequest: invalid JSON, a missing or mistyped field, a refused kind of part, too many images.
+        BadRequest: invalid JSON, a missing or mistyped field, a refused part or setting, too many images.
     """
     if body.count(b",") > _MAX_COMMAS:
         raise BadRequest(f"the body has more than {_MAX_COMMAS:,} elements", code="invalid_json")
     fields: _Body = _decode(_BODY, body)
+    _check_reach(fields)
     images: list[ImagePart] = []
     texts: dict[str, list[str]] = {}
     if chat:
@@ -273,7 +293,7 @@ def rewritten(
     Args:
         request: the request as received.
         model: the name that replaces an alias.
-        repaired: image URLs to replace, JSON text by JSON text.
+        repaired: image URLs to replace, JSON text by JSON text; elsewhere such a text stays.
     """
     ask_usage = request.stream and not request.include_usage
     if model is None and not repaired and not ask_usage:
@@ -285,13 +305,8 @@ def rewritten(
         options = _any(members.get("stream_options", _NULL)) or {}
         members["stream_options"] = msgspec.json.encode({**options, "include_usage": True})
     if repaired:
-        messages = bytes(members["messages"])
-        for old, new in repaired.items():
-            messages = messages.replace(old, new)
-        members["messages"] = messages
-    return b"{%s}" % b",".join(
-        b"%s:%s" % (msgspec.json.encode(name), memoryview(value)) for name, value in members.items()
-    )
+        members["messages"] = _with_urls(memoryview(members["messages"]), repaired, _URL_PATH)
+    return _joined(members)
 
 
 def read_answer(body: bytes) -> WholeAnswer | None:
@@ -389,6 +404,46 @@ def _image_part(raw: bytes, where: str) -> ImagePart:
         raise BadRequest(f"{where}: `url` must be a string", param=where)
     url = raw[1:-1] if b"\\" not in raw else _decode(_STRING, raw).encode()
     return ImagePart(url, raw, where)
+
+
+def _check_reach(fields: _Body) -> None:
+    """Refuse what could make an engine reach for something."""
+    extra = _any(fields.vllm_xargs)
+    for name in _TRANSFERS:
+        if bytes(getattr(fields, name)) != b"null" or (isinstance(extra, dict) and name in extra):
+            raise BadRequest(
+                f"`{name}` is for engines among themselves", param=name, code="unsupported_parameter"
+            )
+    for name in ("media_io_kwargs", "mm_processor_kwargs"):
+        left = [_decode(_ANY, bytes(getattr(fields, name)))]
+        while left:
+            value = left.pop()
+            if isinstance(value, str) and not _WORD.fullmatch(value):
+                raise BadRequest(
+                    f"`{name}` may hold numbers, true, false and plain words only",
+                    param=name,
+                    code="unsupported_parameter",
+                )
+            left += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _with_urls(value: memoryview, urls: Mapping[bytes, bytes], path: Sequence[str]) -> bytes:
+    """Return a JSON value with other strings where an image's URL may stand, which `path` leads to."""
+    opening = bytes(value[:1])
+    if opening == b"[":
+        return b"[%s]" % b",".join(_with_urls(memoryview(one), urls, path) for one in _ELEMENTS.decode(value))
+    members = dict(_MEMBERS.decode(value)) if opening == b"{" and path else {}
+    if path and path[0] in members:
+        inner = _with_urls(memoryview(members[path[0]]), urls, path[1:])
+        return _joined({**members, path[0]: inner})
+    text = bytes(value)
+    return urls.get(text, text) if len(path) < 2 else text
+
+
+def _joined(members: Mapping[str, bytes | msgspec.Raw]) -> bytes:
+    return b"{%s}" % b",".join(
+        b"%s:%s" % (msgspec.json.encode(name), memoryview(value)) for name, value in members.items()
+    )
 
 
 def _facts(fields: _Body, texts: Mapping[str, list[str]], *, has_image: bool) -> SortFacts:

@@ -1,0 +1,193 @@
+"""What stands around an image's pixels, walked before a library reads it.
+
+Libraries read every comment, text and tag of a file on opening it: thousands of them, or a few that unpack to
+millions of bytes, are seconds of work behind some kilobytes. Real files have a dozen.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from gateway.errors import BadImage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_JPEG, _PNG, _GIF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a")
+_TIFF = frozenset((b"II*\0", b"MM\0*", b"II\0*", b"MM*\0", b"II+\0"))
+
+# Colour profiles and Photoshop's metadata come in segments of 64 KB.
+_MAX_SEGMENTS = 512
+_MAX_JUNK = 4096
+_MAX_CHUNKS = 64
+_MAX_PACKED_CHUNKS = 16
+# The shortest chunk of pixels that encoders write.
+_CHUNK_BYTES = 512
+_MAX_BLOCKS = 2048
+_MAX_TAGS = 1000
+# Numbers in all tags: strips of one row each have two, and no page has 20,000 rows.
+_MAX_NUMBERS = 40_000
+
+_SCAN = b"\xda"
+# Markers without a length behind them.
+_BARE = frozenset(bytes([code]) for code in (0, 1, *range(0xD0, 0xDA)))
+_FILL = re.compile(rb"\xff+")
+_UNPACKED = frozenset((b"zTXt", b"iTXt", b"iCCP"))
+_FRAMES = frozenset((b"fcTL", b"fdAT"))
+# Bytes of a value, by its type; the first four are kept as they are.
+_SIZES = {
+    1: 1,
+    2: 1,
+    6: 1,
+    7: 1,
+    3: 2,
+    8: 2,
+    4: 4,
+    9: 4,
+    11: 4,
+    13: 4,
+    5: 8,
+    10: 8,
+    12: 8,
+    16: 8,
+    17: 8,
+    18: 8,
+}
+_BYTES = frozenset((1, 2, 6, 7))
+
+
+def check_structure(data: bytes) -> None:
+    """See whether reading an image's parts is as quick as it should be.
+
+    Raises:
+        BadImage: it has more parts than any real image.
+    """
+    if data.startswith(_JPEG):
+        _check_segments(data)
+    elif data.startswith(_PNG):
+        _check_chunks(data)
+    elif data.startswith(_GIF):
+        _check_blocks(data)
+    elif data[:4] in _TIFF:
+        _check_tags(data)
+
+
+def without_texts(data: bytes) -> bytes:
+    """Return a PNG without what would be unpacked only to be thrown away; other formats as they are."""
+    if not data.startswith(_PNG):
+        return data
+    kept, start = [], 0
+    for at, kind, end in _chunks(data):
+        if kind in _UNPACKED:
+            kept.append(data[start:at])
+            start = end
+    return b"".join((*kept, data[start:])) if kept else data
+
+
+def has_second_page(data: bytes) -> bool:
+    """Whether a TIFF says where another page begins."""
+    first = _directory(data)
+    following = first.following()
+    return following not in (0, first.at) and _directory(data, following).count > 0
+
+
+def _check_segments(data: bytes) -> None:
+    at, junk = 2, 0
+    for _ in range(_MAX_SEGMENTS):
+        fill = _FILL.search(data, at)
+        end = fill.end() if fill else len(data)
+        junk += max(0, end - 1 - at)
+        if junk > _MAX_JUNK:
+            raise _too_many("bytes between its segments")
+        marker, at = data[end : end + 1], end + 1
+        if marker in (_SCAN, b""):
+            return
+        if marker not in _BARE:
+            at += int.from_bytes(data[at : at + 2], "big")
+    raise _too_many("segments")
+
+
+def _chunks(data: bytes) -> list[tuple[int, bytes, int]]:
+    """A PNG's chunks: where each begins, its kind, and where it ends."""
+    found = []
+    at, most = 8, _MAX_CHUNKS + len(data) // _CHUNK_BYTES
+    while at + 8 <= len(data):
+        kind, end = data[at + 4 : at + 8], at + 12 + int.from_bytes(data[at : at + 4], "big")
+        found.append((at, kind, end))
+        if kind == b"IEND":
+            break
+        if len(found) > most:
+            raise _too_many("chunks")
+        at = end
+    return found
+
+
+def _check_chunks(data: bytes) -> None:
+    # Lower-case: nothing that pixels need.
+    extra = [kind for _, kind, _ in _chunks(data) if kind[0] & 0x20 and kind not in _FRAMES]
+    if len(extra) > _MAX_CHUNKS or sum(kind in _UNPACKED for kind in extra) > _MAX_PACKED_CHUNKS:
+        raise _too_many("texts")
+
+
+def _check_blocks(data: bytes) -> None:
+    flags = data[10] if len(data) > 10 else 0
+    at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
+    left = _MAX_BLOCKS
+    while at < len(data) and data[at] not in b",;":
+        is_extension = data[at] == 0x21
+        at += 2 if is_extension else 1
+        left -= 1
+        while is_extension and left > 0 and data[at : at + 1] not in (b"", b"\0"):
+            at += 1 + data[at]
+            left -= 1
+        if left <= 0:
+            raise _too_many("comments")
+
+
+class _Directory:
+    """One of a TIFF's lists of tags."""
+
+    def __init__(self, data: bytes, at: int, order: Literal["little", "big"], big: bool) -> None:
+        self._data, self._order, self._width = data, order, 8 if big else 4
+        self.at = at
+        self._first = at + (8 if big else 2)
+        self.count = self._number(at, self._first - at)
+        self._size = 20 if big else 12
+
+    def values(self) -> Iterator[tuple[int, int]]:
+        """Yield each tag's type, and how many values it has."""
+        for index in range(self.count):
+            at = self._first + index * self._size
+            yield self._number(at + 2, 2), self._number(at + 4, self._width)
+
+    def following(self) -> int:
+        """Where the next one begins; 0 where there is none."""
+        return self._number(self._first + self.count * self._size, self._width)
+
+    def _number(self, at: int, size: int) -> int:
+        return int.from_bytes(self._data[at : at + size], self._order)
+
+
+def _directory(data: bytes, at: int | None = None) -> _Directory:
+    order: Literal["little", "big"] = "little" if data.startswith(b"II") else "big"
+    big = data[2] == 43
+    first = int.from_bytes(data[8:16] if big else data[4:8], order)
+    return _Directory(data, first if at is None else at, order, big)
+
+
+def _check_tags(data: bytes) -> None:
+    tags = _directory(data)
+    if tags.count > _MAX_TAGS:
+        raise BadImage(f"the TIFF has more than {_MAX_TAGS:,} tags")
+    numbers = size = 0
+    for kind, count in tags.values():
+        numbers += count if kind not in _BYTES else 0
+        size += count * _SIZES.get(kind, 1)
+    # Tags may share their bytes: a thousand of them would be read a thousand times.
+    if numbers > _MAX_NUMBERS or size > len(data):
+        raise _too_many("strips, or numbers in its tags,")
+
+
+def _too_many(what: str) -> BadImage:
+    return BadImage(f"the image has more {what} than any real one")
