@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from fastapi.telemetry import TelemetryConfig
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.attempt import Reply
@@ -41,6 +42,8 @@ COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 _INTERNAL = GatewayError("the gateway failed unexpectedly; its log says how", code="internal_error")
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 _LENGTH = re.compile(r"[0-9]{1,18}")
+# FastAPI's own would trace each request again, and quote the errors of some.
+_NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -72,6 +75,7 @@ def create_api(
         summary=gateway.__doc__,
         lifespan=lifespan,
         redirect_slashes=False,
+        telemetry=_NO_TELEMETRY,
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
     )
     api.add_middleware(Guard, state=state, metrics=metrics)
