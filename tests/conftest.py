@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,11 @@ from tests.support import CONFIG, FakeEngine, served, until
 
 # Timing decides no test.
 settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# For `python -m tests.fuzz.examples`.
+settings.register_profile(
+    "long", deadline=None, max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "5000")), database=None
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "untimed"))
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gateway.api import Headers
 from tests.support import chat, chunk, until
 
 if TYPE_CHECKING:
@@ -187,3 +192,23 @@ async def test_a_client_that_stops_reading_does_not_hold_its_engine_for_ever(
     async with running.http.stream("POST", CHAT, json=chat(stream=True)) as reply:
         assert reply.status_code == 200
         await until(lambda: running.in_flight("text") == 0)
+
+
+@given(
+    st.lists(st.text(st.characters(max_codepoint=255)).map(lambda value: value.encode("latin-1")), max_size=2)
+)
+def test_whatever_id_comes_a_sane_one_goes(given_ids: list[bytes]) -> None:
+    sent: list[Any] = []
+
+    async def answers(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x-request-id", b"another")]})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "headers": [(b"x-request-id", one) for one in given_ids]}
+    state: Any = SimpleNamespace(closing=False)
+    asyncio.run(Headers(answers, state)(scope, None, send))  # type: ignore[arg-type]
+    (told,) = [value for name, value in sent[0]["headers"] if name == b"x-request-id"]
+    assert re.fullmatch(rb"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", told)
+    assert told in given_ids or len(told) == 32

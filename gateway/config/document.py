@@ -100,6 +100,7 @@ class Document:
             return expanded
         try:
             return self._loader.construct_object(node)
-        except (yaml.YAMLError, ValueError, KeyError) as error:
+        # An empty `!!int`, a `!!timestamp` that is none: PyYAML checks only what it recognised itself.
+        except Exception as error:
             self.report([(location, f"is not a value of its YAML type: {getattr(error, 'problem', error)}")])
             return None

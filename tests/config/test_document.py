@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,8 @@ def test_problems_know_their_lines() -> None:
         ("a: =", "f.yaml:1: a: is not a value of its YAML type"),
         ("a: 0x_", "f.yaml:1: a: is not a value of its YAML type"),
         ("a: !!int abc", "f.yaml:1: a: is not a value of its YAML type"),
+        ("a: !!int", "f.yaml:1: a: is not a value of its YAML type"),
+        ("a: !!timestamp x", "f.yaml:1: a: is not a value of its YAML type"),
         ("a: !!bool x", "f.yaml:1: a: is not a value of its YAML type"),
         ("a: !foo x", "f.yaml:1: a: is not a value of its YAML type"),
         ("=", "f.yaml:1: file: is not a value of its YAML type"),
@@ -66,3 +70,32 @@ def test_an_empty_text_is_an_empty_section() -> None:
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_reported(text: str) -> None:
     read(text)
+
+
+PIECES = [
+    "a: ",
+    "b",
+    "\n",
+    "  ",
+    "- ",
+    "{",
+    "}",
+    "[",
+    "]",
+    "&x ",
+    "*x",
+    "<<: ",
+    "!!int ",
+    "${K}",
+    "${N:-d}",
+    "'",
+    "|",
+    "# ",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=20).map("".join))
+def test_any_yaml_is_read_or_reported_by_line(text: str) -> None:
+    _, problems = read(text, K="k")
+    for problem in problems:
+        assert re.match(r"f\.yaml:\d+: .", problem)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gateway.errors import BadImage
-from gateway.wire.images import ImageInfo, decode_data_url, inspect, parse_data_url
+from gateway.wire.images import DataUrl, ImageInfo, decode_data_url, inspect, parse_data_url
 from tests.support import data_url, encoded, picture, png
 
 # Bytes whose base64 text holds both characters of the alphabet that differ in the url-safe one.
@@ -87,6 +87,56 @@ def test_no_url_breaks_the_parser(url: bytes) -> None:
             parse_data_url(start + url)
         except BadImage:
             continue
+
+
+@given(
+    st.sampled_from(["", "image/png", "image/jpeg;charset=utf-8", "IMAGE", "a" * 300]),
+    st.sampled_from([";base64,", "; BASE64 ,", "base64,", ","]),
+    st.binary(max_size=40).map(base64.b64encode) | st.binary(max_size=40),
+    st.lists(
+        st.tuples(st.integers(0, 60), st.sampled_from([b"\n", b" ", b"=", b"%2B", b"-", b"\0"])), max_size=3
+    ),
+)
+def test_what_was_mended_needs_no_mending(
+    kind: str, mark: str, text: bytes, damages: list[tuple[int, bytes]]
+) -> None:
+    for at, damage in damages:
+        text = text[:at] + damage + text[at:]
+    try:
+        url = parse_data_url(f"data:{kind}{mark}".encode() + text)
+    except BadImage:
+        return
+    assert len(url.data) <= len(text)
+    if url.repaired is not None:
+        assert parse_data_url(url.repaired) == DataUrl(url.data, None)
+
+
+WHOLE = [
+    encoded(picture("x", (40, 20), 10), kind, **options)
+    for kind, options in (
+        *(("PNG", {}), ("JPEG", {"progressive": True}), ("JPEG", {"exif": Image.Exif()}), ("WEBP", {})),
+        *(
+            ("WEBP", {"lossless": True}),
+            ("GIF", {}),
+            ("TIFF", {}),
+            ("TIFF", {"compression": "jpeg"}),
+            ("BMP", {}),
+        ),
+    )
+]
+
+
+@given(
+    st.sampled_from(WHOLE), st.lists(st.tuples(st.integers(0, 400), st.integers(0, 3), st.binary(max_size=4)))
+)
+def test_no_damage_breaks_the_inspection(data: bytes, damages: list[tuple[int, int, bytes]]) -> None:
+    for at, lost, new in damages:
+        data = data[:at] + new + data[at + lost :]
+    try:
+        info = inspect(data, max_pixels=100_000)
+    except BadImage:
+        return
+    assert info.width * info.height <= 100_000
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF"])

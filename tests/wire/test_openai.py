@@ -248,6 +248,94 @@ def test_splicing_changes_nothing_else(extra: dict[str, Any]) -> None:
     }
 
 
+IMAGES = st.sampled_from(
+    ["data:image/png;base64,AAAA", "data:,\u00e9\n", "https://a.example/x.png?a=1&b=2", ""]
+)
+PARTS = st.one_of(
+    st.text(max_size=5),
+    st.fixed_dictionaries({}, optional={"type": st.just("text"), "text": st.none() | st.text(max_size=5)}),
+    st.builds(lambda url: {"type": "image_url", "image_url": {"url": url}}, IMAGES),
+    st.builds(lambda url, detail: {"image_url": url, "detail": detail}, IMAGES, JSON),
+)
+REQUESTS = st.fixed_dictionaries(
+    {
+        "messages": st.lists(
+            st.fixed_dictionaries(
+                {"role": st.sampled_from(["user", "system", "developer", "assistant"])},
+                optional={
+                    "content": st.none() | st.text(max_size=5) | st.lists(PARTS, max_size=4),
+                    "image_url": JSON,
+                },
+            ),
+            min_size=1,
+            max_size=3,
+        )
+    },
+    optional={
+        "model": st.none() | st.text(max_size=5),
+        "stream": st.none() | st.booleans(),
+        "stream_options": st.none()
+        | st.fixed_dictionaries({}, optional={"include_usage": st.none() | st.booleans(), "other": JSON}),
+        "stream_interval": JSON,
+        "metadata": JSON,
+        "n": JSON,
+    },
+)
+
+
+@given(REQUESTS, st.sampled_from([None, "m", '\u00e9"']), st.booleans(), st.booleans())
+def test_what_an_engine_gets_is_the_same_request(
+    value: dict[str, Any], model: str | None, mends: bool, ascii_only: bool
+) -> None:
+    try:
+        request = parse(json.dumps(value, ensure_ascii=ascii_only).encode())
+    except BadRequest:
+        return
+    new = b'"data:image/png;base64,BBBB"'
+    body = rewritten(request, model=model, repaired={part.raw: new for part in request.images if mends})
+    again = parse(body)
+    assert again.facts == request.facts
+    assert again.model == (request.model if model is None else model)
+    assert (again.stream, again.merged) == (request.stream, request.merged)
+    assert again.include_usage or not request.stream
+    assert [part.raw for part in again.images] == [new if mends else part.raw for part in request.images]
+    changed = {"model", "stream_options", "messages"}
+    untouched = {name: item for name, item in value.items() if name not in changed}
+    assert {name: item for name, item in json.loads(body).items() if name not in changed} == untouched
+    assert rewritten(again) == body
+
+
+VALUES = st.sampled_from(
+    [None, True, 0, 1, -1, 2**53, 2**70, 0.5, 400, "", "abort", "stop", [], {}, ["x"], {"a": 1}]
+)
+CHOICES = st.dictionaries(
+    st.sampled_from(["index", "delta", "text", "finish_reason", "stop_reason"]),
+    VALUES | st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "reasoning"]), VALUES),
+)
+FIGURES = st.sampled_from(["prompt_tokens", "completion_tokens", "code", "message", "speculative_decoding"])
+ANSWERS = st.dictionaries(
+    st.sampled_from(["choices", "usage", "metrics", "error", "object"]),
+    VALUES | st.lists(CHOICES, max_size=3) | st.dictionaries(FIGURES, VALUES),
+)
+
+
+@given(ANSWERS)
+def test_no_answer_breaks_the_readers(answer: Any) -> None:
+    data = json.dumps(answer).encode()
+    event, whole = read_chunk(data), read_answer(data)
+    for usage in (event.usage, whole.usage if whole else None):
+        assert usage is None or (0 <= usage.prompt_tokens < 2**53 and 0 <= usage.completion_tokens < 2**53)
+    assert event.error_status == 0 or 400 <= event.error_status < 600
+    assert len(read_error_message(data)) <= 500
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_readers_of_answers(data: bytes) -> None:
+    assert read_answer(data) is None
+    assert not read_chunk(data).is_chunk
+    assert read_error_message(data) == ""
+
+
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 
 

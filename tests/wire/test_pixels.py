@@ -4,6 +4,8 @@ import io
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from gateway.errors import BadImage
@@ -244,3 +246,33 @@ def test_a_tiff_of_endless_tags_is_refused(order):
     mark = b"II*\0" if order == "little" else b"MM\0*"
     with pytest.raises(BadImage, match="more than 1,000 tags"):
         open_image(mark + (8).to_bytes(4, order) + (60_000).to_bytes(2, order) + bytes(12 * 60_000))
+
+
+WHOLE = [
+    encoded(half_black(), kind, **options)
+    for kind, options in (
+        *(("PNG", {}), ("JPEG", {}), ("JPEG", {"progressive": True, "exif": UPRIGHT}), ("WEBP", {})),
+        *(
+            ("WEBP", {"lossless": True}),
+            ("GIF", {}),
+            ("TIFF", {}),
+            ("TIFF", {"compression": "jpeg"}),
+            ("BMP", {}),
+        ),
+    )
+]
+
+
+@given(
+    st.sampled_from(WHOLE), st.lists(st.tuples(st.integers(0, 500), st.integers(0, 3), st.binary(max_size=4)))
+)
+def test_no_damage_breaks_the_decoders(data: bytes, damages: list[tuple[int, int, bytes]]) -> None:
+    for at, lost, new in damages:
+        data = data[:at] + new + data[at + lost :]
+    try:
+        open_image(data, max_pixels=100_000)
+        grey = thumbnail(data, 30)
+    except BadImage:
+        return
+    assert max(grey.shape) <= 30
+    assert decode_rgb(data).mode == "RGB"

@@ -464,3 +464,51 @@ def test_an_absurd_version_and_an_absurd_histogram_cost_nothing() -> None:
     assert len(told) <= 100
     many = b"0," * 100_000 + b"0"
     assert read_speculation(b'{"speculative_decoding": {"acceptance_histogram": [' + many + b"]}}") is None
+
+
+LINES = st.lists(
+    st.builds(
+        "vllm:{}{} {}".format,
+        st.sampled_from(
+            [
+                "num_requests_running",
+                "num_requests_waiting",
+                "engine_sleep_state",
+                "spec_decode_num_drafts_total",
+                "spec_decode_num_accepted_tokens_total",
+                "spec_decode_num_accepted_tokens_per_pos_total",
+                "kv_cache_usage_perc",
+                "prefix_cache_hits_total",
+            ]
+        ),
+        st.sampled_from(["", "{}", '{engine="1",position="3"}', '{position="999999999"}', '{a="}"}', "{"]),
+        st.one_of(st.floats().map(str), st.integers().map(str), st.text(max_size=5)),
+    ),
+    max_size=8,
+)
+
+
+@given(LINES)
+def test_no_series_break_the_readers(lines: list[str]) -> None:
+    page = "\n".join([*lines, "vllm:num_requests_running 1", "vllm:num_requests_waiting 2"]).encode()
+    for read in (read_metrics, read_work):
+        with contextlib.suppress(ValueError):
+            read(page)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(speculative_object([1, 1], 2))), st.lists(st.integers()) | st.integers()
+    )
+)
+def test_what_was_drafted_adds_up_or_is_not_told(told: dict[str, object]) -> None:
+    raw = json.dumps({"speculative_decoding": {**speculative_object([2, 1, 1], 8), **told}}).encode()
+    found = read_speculation(raw)
+    assert found is None or (found.adds_up and found.accepted == sum(found.accepted_per_position))
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_break_the_readers_of_small_pages(raw: bytes) -> None:
+    assert read_speculation(raw) is None
+    with pytest.raises(ValueError, match="version page"):
+        read_version(raw)
