@@ -288,14 +288,23 @@ class Patient:
             p99_s=float(np.quantile(tally.seconds, 0.99)) if tally.seconds else 0.0,
         )
 
-    async def at_rest(self, session: aiohttp.ClientSession) -> Vitals:
-        """Return its vitals once nothing is in flight any more, or those at the end of patience."""
+    async def at_rest(self, session: aiohttp.ClientSession, before: Vitals) -> Vitals:
+        """Return its vitals once nothing stays behind of what came since, or those at the end of patience."""
         end = time.monotonic() + _QUIET_S
-        while (vitals := await self.look(session)).in_flight or vitals.bodies:
-            if time.monotonic() > end:
-                break
+        while left_behind(before, vitals := await self.look(session)) and time.monotonic() < end:
             await asyncio.sleep(1)
         return vitals
+
+
+def left_behind(before: Vitals, after: Vitals) -> list[str]:
+    """Return what there is at rest that was not there before."""
+    found = []
+    if after.in_flight or after.bodies:
+        found.append(f"{after.in_flight} requests and {after.bodies} bytes stay behind")
+    for name, limit in (("descriptors", MOST_DESCRIPTORS), ("tasks", MOST_TASKS)):
+        if (grown := getattr(after, name) - getattr(before, name)) > limit:
+            found.append(f"{grown} {name} stay behind")
+    return found
 
 
 def trends(samples: Sequence[Vitals]) -> tuple[dict[str, tuple[Slope, float]], int]:
@@ -324,12 +333,7 @@ def verdict(
         found.append(f"good requests were lost: {dict(total.lost)}, {total.silent} streams without an end")
     if rogues.wrong:
         found.append(f"unexpected answers: {dict(rogues.wrong)}")
-    if after.in_flight or after.bodies:
-        found.append(f"{after.in_flight} requests and {after.bodies} bytes stay behind")
-    for name, limit in (("descriptors", MOST_DESCRIPTORS), ("tasks", MOST_TASKS)):
-        grown = getattr(after, name) - getattr(before, name)
-        if grown > limit:
-            found.append(f"{grown} {name} stay behind")
+    found += left_behind(before, after)
     return found + [f"a secret shows: {what}" for what in leaked]
 
 
@@ -415,7 +419,7 @@ async def soak(folder: Path, minutes: float, count: int) -> tuple[Patient, Oddit
                 engine.signal(signal.SIGCONT)
                 with contextlib.suppress(aiohttp.ClientError):
                     await watch.fault(engine, "none")
-            after = await patient.at_rest(session)
+            after = await patient.at_rest(session, before)
             pages = {
                 path: await (await session.get(f"http://127.0.0.1:{admin}{path}")).text()
                 for path in ("/metrics", "/status")
@@ -476,6 +480,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     )
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}")
     print(f"Simulated: four engines of fit {FIT}; {options.clients} clients, three in four mean well")
+    if options.log:
+        options.log.mkdir(parents=True, exist_ok=True)
     with (
         contextlib.ExitStack() as stack,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
