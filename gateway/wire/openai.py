@@ -167,11 +167,19 @@ _ANY = msgspec.json.Decoder()
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """One image of a request: its URL, the JSON text it stands as in the body, and the field's name."""
+    """One image of a request: its URL, the field's name, and the JSON text of a URL that needed escapes.
+
+    Most need none, and an image is large: then its text is made again where it is asked for.
+    """
 
     url: bytes
-    raw: bytes
     param: str
+    escaped: bytes | None = None
+
+    @property
+    def raw(self) -> bytes:
+        """The JSON text that it stands as in the body."""
+        return b'"%s"' % self.url if self.escaped is None else self.escaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,8 +410,9 @@ def _image_part(raw: bytes, where: str) -> ImagePart:
         raw = bytes(_decode(_MEMBERS, raw).get("url", _NULL))
     if not raw.startswith(b'"'):
         raise BadRequest(f"{where}: `url` must be a string", param=where)
-    url = raw[1:-1] if b"\\" not in raw else _decode(_STRING, raw).encode()
-    return ImagePart(url, raw, where)
+    if b"\\" in raw:
+        return ImagePart(_decode(_STRING, raw).encode(), where, raw)
+    return ImagePart(raw[1:-1], where)
 
 
 def _check_reach(fields: _Body) -> None:
