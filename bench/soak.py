@@ -291,7 +291,7 @@ class Patient:
     async def at_rest(self, session: aiohttp.ClientSession, before: Vitals) -> Vitals:
         """Return its vitals once nothing stays behind of what came since, or those at the end of patience."""
         end = time.monotonic() + _QUIET_S
-        while left_behind(before, vitals := await self.look(session)) and time.monotonic() < end:
+        while left_behind(before, vitals := await self.look(session)) and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(1)
         return vitals
 
