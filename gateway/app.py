@@ -20,7 +20,9 @@ from gateway.discovery import Discovery
 from gateway.dispatch import Dispatcher
 from gateway.engines.supervisor import Supervisor
 from gateway.errors import ConfigError
+from gateway.fetch import ImageFetcher
 from gateway.fleet import Fleet
+from gateway.intake import Intake
 from gateway.machine import memory_bytes
 from gateway.metrics import Metrics
 from gateway.policy.layout import LayoutModel
@@ -28,7 +30,7 @@ from gateway.policy.memory import default_limit
 from gateway.poller import Poller
 from gateway.reload import Reloader
 from gateway.state import State
-from gateway.vision import Vision
+from gateway.vision import THREADS, Vision
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -38,12 +40,11 @@ if TYPE_CHECKING:
 
     from gateway.config import Config
     from gateway.model import Engine
-    from gateway.server import Connections
+    from gateway.protocol import Connections
     from gateway.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
-_VISION_THREADS = 2
 _LOOK_S = 0.05
 # Without lingering, too, a client that has just been answered gets time to ask again where it is heard.
 _PATIENCE_S = 0.5
@@ -140,10 +141,13 @@ class Gateway:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        with ThreadPoolExecutor(_VISION_THREADS, "vision") as workers:
-            async with EngineClient() as client:
-                vision = Vision(layout_model(), workers)
-                self._dispatcher = Dispatcher(self.state, client, self._metrics, vision, self._tracing)
+        with ThreadPoolExecutor(THREADS, "vision") as workers:
+            fetcher = ImageFetcher(lambda: self.state.fleet.config.remote_images)
+            async with EngineClient() as client, fetcher:
+                intake = Intake(vision := Vision(layout_model(), workers), fetcher)
+                self._dispatcher = Dispatcher(
+                    self.state, client, self._metrics, vision, intake, self._tracing
+                )
                 poller = Poller(self.state, client, time.monotonic, self._rng, on_hung=self._restart)
                 runs = [poller.run(), self._discovery.run()]
                 if self._reloader:

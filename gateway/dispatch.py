@@ -5,29 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 import time
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gateway.attempt import RETRY_AFTER_S, AttemptFailed, Job, Outturn, attempt
-from gateway.errors import BadImage, BadRequest, ClientLeft, GatewayError, Unavailable, UnknownModel
+from gateway.errors import BadRequest, ClientLeft, GatewayError, Unavailable, UnknownModel
+from gateway.intake import Taken
 from gateway.memory import FULL
 from gateway.policy import admission, retry, sorting
 from gateway.policy.admission import Refusal, Shed
 from gateway.policy.balance import Fitness
 from gateway.state import Lease
-from gateway.wire import images, openai
+from gateway.wire import openai
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from gateway.attempt import Reply
     from gateway.client import EngineClient
     from gateway.config import Config, Queue
     from gateway.fleet import Fleet
+    from gateway.intake import Intake
     from gateway.memory import Held
     from gateway.metrics import Metrics, Stage
     from gateway.model import SortDecision, SortFacts
@@ -43,8 +44,6 @@ CLIENT_LEFT = 499
 
 _UNTRACED = nullcontext()
 _NO_ENGINE = Refusal(Shed.NO_ENGINE, RETRY_AFTER_S)
-_REMOTE_URL = re.compile(rb"https?://([A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[!-~]*)?")
-_REMOTE_URL_BYTES = 2048
 # Why a request gets no place on an engine: the error's code, and what would be right.
 _SHED = {
     Shed.NO_ENGINE: ("no_engine", "no engine of route {route!r} is up; retry shortly"),
@@ -138,12 +137,14 @@ class Dispatcher:
         client: EngineClient,
         metrics: Metrics,
         vision: Vision,
+        intake: Intake,
         tracing: Tracing | None = None,
     ) -> None:
         self._state = state
         self._client = client
         self._metrics = metrics
         self._vision = vision
+        self._intake = intake
         self._tracing = tracing
 
     @asynccontextmanager
@@ -170,14 +171,13 @@ class Dispatcher:
                 )
             visit.enter()
             with call.stage("receive"):
-                request, repaired, image = await self._receive(call, fleet)
+                request, taken = await self._receive(call, fleet)
                 visit.bring(call.image_bytes)
             with call.stage("sort"):
-                route = await self._sort(call, request.facts, image, fleet)
-            del image
-            job = self._job(call, request, repaired, fleet.config, route)
+                route = await self._sort(call, request.facts, taken, fleet)
+            job = self._job(call, request, taken.repaired, fleet.config, route)
             # A request holds its body once, and nothing beside it while an engine works.
-            del request, repaired
+            del request, taken
             async with self._answered(call, job, route, fleet.config.routes[route].queue) as reply:
                 call.code = reply.status
                 yield reply
@@ -200,10 +200,8 @@ class Dispatcher:
             visit.leave()
             self._account(call)
 
-    async def _receive(
-        self, call: Call, fleet: Fleet
-    ) -> tuple[openai.CompletionRequest, dict[bytes, bytes], bytes | None]:
-        """Return the request, the image URLs to mend in it (old to new JSON text), and its first image."""
+    async def _receive(self, call: Call, fleet: Fleet) -> tuple[openai.CompletionRequest, Taken]:
+        """Return the request and what is known of its images."""
         if call.content_type.partition(";")[0].strip().lower() != "application/json":
             raise BadRequest(
                 "the content type must be application/json", param="content-type", code="bad_content_type"
@@ -218,41 +216,22 @@ class Dispatcher:
             )
             alias = _alias(request.model, fleet.config.model)
             request = replace(request, facts=replace(request.facts, header=call.route_header, alias=alias))
-            repaired, image = await self._check_images(call, request, fleet)
-            # The parts hold copies of the images' text; from here on the body alone does.
-            return replace(request, images=()), repaired, image
+            taken = Taken(request.images, limits, call.client, call.held.add)
+            await self._intake.look(taken)
+        if taken.remote:
+            with self._timed("fetch"), call.stage("fetch"):
+                await self._intake.fetch(taken, limits.body_bytes - len(body))
+        call.image_bytes = taken.encoded_bytes
+        # The parts hold copies of the images' text; from here on the body alone does.
+        taken.parts, taken.remote = (), {}
+        return replace(request, images=()), taken
 
-    async def _check_images(
-        self, call: Call, request: openai.CompletionRequest, fleet: Fleet
-    ) -> tuple[dict[bytes, bytes], bytes | None]:
-        repaired: dict[bytes, bytes] = {}
-        first: bytes | None = None
-        for part in request.images:
-            if _is_remote(part, fleet.config.remote_images.allow_hosts):
-                continue
-            try:
-                url = images.parse_data_url(part.url)
-                call.image_bytes += len(url.data)
-                await self._vision.inspect(
-                    url.data,
-                    max_pixels=fleet.config.limits.image_pixels,
-                    mended=url.repaired is not None,
-                )
-            except BadImage as error:
-                error.message = f"{part.param}: {error.message}"
-                error.param = part.param
-                raise
-            if url.repaired is not None:
-                repaired[part.raw] = b'"%s"' % url.repaired
-            first = first or url.data
-        return repaired, first
-
-    async def _sort(self, call: Call, facts: SortFacts, image: bytes | None, fleet: Fleet) -> str:
+    async def _sort(self, call: Call, facts: SortFacts, taken: Taken, fleet: Fleet) -> str:
         rules = fleet.sorting
         with self._timed("sort"):
             decision = sorting.sort(facts, rules)
-            if decision is None and image is not None:
-                guess = await self._vision.guess(image)
+            if decision is None and taken.first is not None:
+                guess = await self._vision.guess(taken.first, weight=taken.first_weight, client=call.client)
                 decision = sorting.sort_by_layout(guess, rules) if guess else None
             call.decision = decision or sorting.by_default(rules)
         self._metrics.sorted(call.decision)
@@ -459,19 +438,3 @@ def _alias(model: str | None, name: str) -> str | None:
         param="model",
         code="model_not_found",
     )
-
-
-def _is_remote(part: openai.ImagePart, allowed: Container[str]) -> bool:
-    """Whether an image is for the engine to fetch, which only listed hosts allow."""
-    if not part.url[:16].lstrip().lower().startswith((b"http:", b"https:")):
-        return False
-    # Strict, so that the engine's parser cannot see another host in it than this one does.
-    url = _REMOTE_URL.fullmatch(part.url) if len(part.url) <= _REMOTE_URL_BYTES else None
-    if url is None or url.group(1).decode().lower() not in allowed:
-        raise BadRequest(
-            f"{part.param}: images by http(s) URL are accepted from listed hosts only "
-            "(remote_images.allow_hosts); send the image as a data URL",
-            param=part.param,
-            code="remote_image_refused",
-        )
-    return True

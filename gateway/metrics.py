@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # A creation time beside every counter would double the page; nothing here asks for them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-Stage = Literal["receive", "sort", "choose", "forward"]
+Stage = Literal["receive", "fetch", "sort", "choose", "forward"]
 
 _PREFIX = "ocr_gateway_"
 _DURATIONS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)

@@ -270,7 +270,7 @@ async def test_a_usage_event_without_its_blank_line_is_stripped_too(running: Run
         await send.body(b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode(), more=False)
 
     running.plain.behave = cut
-    assert len(await events(running)) == 1
+    assert "[DONE]" in (await events(running))[-1]["error"]["message"]
     assert await running.metric("ocr_gateway_completion_tokens_total", route="text") == 2
 
 
@@ -369,7 +369,7 @@ def many(count: int) -> dict[str, Any]:
         (url_of("http://images.example@10.0.0.1/"), 400, "remote_image_refused"),
         (url_of("http://images.example\\\\@10.0.0.1/"), 400, "remote_image_refused"),
         (url_of(" http://10.0.0.1/"), 400, "remote_image_refused"),
-        (url_of("https://images.example/" + "x" * 3000), 400, "remote_image_refused"),
+        (url_of("https://images.example/" + "x" * 5000), 400, "remote_image_refused"),
         (url_of("file:///etc/passwd"), 400, "invalid_image"),
         (many(4), 400, "too_many_images"),
         (chat(model="gpt-5"), 404, "model_not_found"),
@@ -385,12 +385,6 @@ async def test_bad_input_is_refused_by_name_and_no_engine_sees_it(
     assert (reply.status_code, error["code"], error["type"]) == (status, code, "invalid_request_error")
     assert running.plain.bodies == []
     assert await running.metric("ocr_gateway_requests_total", route="", code=str(status)) == 1
-
-
-async def test_images_of_listed_hosts_are_the_engines_to_fetch(running: Running) -> None:
-    url = "https://images.example/page.png"
-    assert (await running.http.post(CHAT, json=url_of(url))).status_code == 200
-    assert running.plain.requests[0]["messages"][0]["content"][0]["image_url"]["url"] == url
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "", "multipart/form-data"])

@@ -208,6 +208,7 @@ class Limits(Section):
     body_bytes: Count = 32 * 1024 * 1024
     image_pixels: Count = 100_000_000
     images_per_request: Count = 32
+    request_pixels: Count = 400_000_000
     header_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 32 * 1024
     header_s: Seconds = 10
     body_s: Seconds = 30
@@ -239,8 +240,8 @@ class Auth(Section):
 class RemoteImages(Section):
     """Hosts whose images the gateway fetches, and what a fetch may cost.
 
-    A host stands for ports 80 and 443, `host:port` for that port. `allow_networks` lists networks that are not
-    public, such as an object store's, in which they may lie.
+    A host stands for its scheme's own port, `host:port` for that port. `allow_networks` lists networks that
+    are not public, such as an object store's, in which they may lie.
     """
 
     allow_hosts: tuple[str, ...] = ()

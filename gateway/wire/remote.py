@@ -20,7 +20,7 @@ _URL = re.compile(
     r"(?P<scheme>[Hh][Tt][Tt][Pp][Ss]?)://"
     r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
     # No backslash, which some parsers take for a slash.
-    r"(?P<target>/[!-\"$-\[\]-~]*)?(?:#[!-~]*)?"
+    r"(?:(?P<target>/[!-\"$-\[\]-~]*)(?:#[!-~]*)?)?"
 )
 
 

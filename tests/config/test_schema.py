@@ -74,9 +74,24 @@ def test_an_engines_key_is_a_header_value() -> None:
             Pool(engines=ENGINES, api_key=key)
 
 
-def test_hosts_are_compared_in_lower_case() -> None:
+def test_listed_hosts_have_one_spelling() -> None:
     assert RemoteImages(allow_hosts=("Images.Example",)).allow_hosts == ("images.example",)
-    for host in ("images.example:443", "https://images.example/", "*.example"):
+    entries = ("images.example:8443", "10.0.0.1", "[2001:DB8::1]:443", "xn--bcher-kva.example")
+    assert RemoteImages(allow_hosts=entries).allow_hosts == (*entries[:2], "[2001:db8::1]:443", entries[3])
+    for host in (
+        "https://images.example/",
+        "*.example",
+        "images.example.",
+        "images.example:0",
+        "images.example:65536",
+        "images.example:",
+        "user@images.example",
+        "b\u00fccher.example",
+        "127.1",
+        "2130706433",
+        "::1",
+        "",
+    ):
         with pytest.raises(ValidationError):
             RemoteImages(allow_hosts=(host,))
 

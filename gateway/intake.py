@@ -1,0 +1,156 @@
+"""A request's images on their way in: fetched where they are remote, looked at, mended."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gateway.errors import BadImage
+from gateway.fetch import failed, refused
+from gateway.wire import images, remote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gateway.config import Limits
+    from gateway.fetch import ImageFetcher
+    from gateway.vision import Vision
+    from gateway.wire.images import DataUrl
+    from gateway.wire.openai import ImagePart
+    from gateway.wire.remote import RemoteUrl
+
+_FETCHES_AT_ONCE = 4
+
+
+@dataclass(slots=True)
+class Taken:
+    """What is known of a request's images.
+
+    Attributes:
+        parts: all of them.
+        limits: what they are held to.
+        client: whose they are.
+        keep: called with the length of what is about to be kept in memory; may raise.
+        remote: those to fetch, each once, by their URL as it stands.
+        repaired: image URLs to replace, JSON text by JSON text.
+        first: the first image.
+        first_weight: how much memory it takes to look at the first image.
+        encoded_bytes: bytes of all encoded images.
+        pixels: of all images.
+    """
+
+    parts: Sequence[ImagePart]
+    limits: Limits
+    client: str
+    keep: Callable[[int], None]
+    remote: dict[bytes, tuple[ImagePart, RemoteUrl]] = field(default_factory=dict)
+    repaired: dict[bytes, bytes] = field(default_factory=dict)
+    first: bytes | None = None
+    first_weight: int = 0
+    encoded_bytes: int = 0
+    pixels: int = 0
+
+
+class Intake:
+    """Takes images in; holds no state of its own."""
+
+    def __init__(self, vision: Vision, fetcher: ImageFetcher) -> None:
+        self._vision = vision
+        self._fetcher = fetcher
+
+    async def look(self, taken: Taken) -> None:
+        """Check the images that came along, and whether the others may be fetched.
+
+        Raises:
+            BadImage: one that is refused; `param` names its part.
+        """
+        for part in taken.parts:
+            if remote.is_remote(part.url):
+                with _blamed(part):
+                    url = remote.parse_remote(part.url)
+                    if url is None:
+                        raise refused("its URL is no plain http(s) URL: ASCII, a host, no credentials")
+                    self._fetcher.check(url)
+                    taken.remote.setdefault(part.url, (part, url))
+        until = asyncio.get_running_loop().time() + self._vision.patience_s
+        for part in taken.parts:
+            if part.url not in taken.remote:
+                with _blamed(part):
+                    await self._take(taken, part, images.parse_data_url, part.url, until)
+
+    async def fetch(self, taken: Taken, left: int) -> None:
+        """Fetch the images that are remote, and check them.
+
+        Args:
+            taken: what `look` has been given.
+            left: by how many bytes the request may grow.
+
+        Raises:
+            BadImage: one that is refused, or not to be had; `param` names its part.
+            Unavailable: there is no room for it now.
+        """
+        few = asyncio.Semaphore(_FETCHES_AT_ONCE)
+
+        def keep(count: int) -> None:
+            nonlocal left
+            count = count * 4 // 3  # as base64 text
+            left -= count
+            if left < 0:
+                limit = taken.limits.body_bytes
+                raise failed(f"the request with its images is over {limit:,} bytes (limits.body_bytes)")
+            taken.keep(count)
+
+        async def one(part: ImagePart, url: RemoteUrl) -> bytes:
+            async with few:
+                with _blamed(part):
+                    return await self._fetcher.fetch(url, taken.client, keep)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {raw: group.create_task(one(*asked)) for raw, asked in taken.remote.items()}
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        until = asyncio.get_running_loop().time() + self._vision.patience_s
+        for part in taken.parts:
+            if part.url in tasks:
+                with _blamed(part):
+                    await self._take(taken, part, images.as_data_url, tasks[part.url].result(), until)
+
+    async def _take(
+        self,
+        taken: Taken,
+        part: ImagePart,
+        make: Callable[[bytes], DataUrl],
+        data: bytes,
+        until: float,
+    ) -> None:
+        limits = taken.limits
+        url, info = await self._vision.read(make, data, max_pixels=limits.image_pixels, client=taken.client)
+        taken.encoded_bytes += len(url.data)
+        taken.pixels += info.width * info.height
+        if taken.pixels > limits.request_pixels:
+            raise BadImage(
+                f"with it the request has {taken.pixels:,} pixels; at most {limits.request_pixels:,} in all "
+                "are accepted (limits.request_pixels)",
+                code="image_too_large",
+            )
+        mended = make is images.parse_data_url and url.repaired is not None
+        if mended or not info.complete:
+            await self._vision.decode(url.data, until, weight=info.decoding_bytes, client=taken.client)
+        if url.repaired is not None:
+            taken.repaired[part.raw] = b'"%s"' % url.repaired
+        if part is taken.parts[0]:
+            taken.first, taken.first_weight = url.data, info.decoding_bytes
+
+
+@contextmanager
+def _blamed(part: ImagePart) -> Iterator[None]:
+    """Let an error name the part that it is about."""
+    try:
+        yield
+    except BadImage as error:
+        error.message = f"{part.param}: {error.message}"
+        error.param = part.param
+        raise

@@ -1,0 +1,96 @@
+import asyncio
+import random
+
+import pytest
+
+from gateway.turns import Turns
+from tests.support import until
+
+
+async def entered(turns: Turns, *works: tuple[str, int]) -> list[str]:
+    """Let works wait in this order behind one that holds the only place; return the order they get it in."""
+    order: list[str] = []
+    await turns.enter("first", 1)
+
+    async def work(client: str, weight: int) -> None:
+        await turns.enter(client, weight)
+        order.append(f"{client}{weight}")
+        turns.leave(weight)
+
+    tasks = [asyncio.create_task(work(*one)) for one in works]
+    await until(lambda: turns.waiting == len(works))
+    turns.leave(1)
+    await asyncio.gather(*tasks)
+    return order
+
+
+async def test_clients_take_turns_and_the_lightest_of_one_goes_first() -> None:
+    works = [("a", 9), ("a", 8), ("a", 1), ("b", 7), ("c", 2), ("c", 3)]
+    assert await entered(Turns(1, 10), *works) == ["a1", "b7", "c2", "a8", "c3", "a9"]
+
+
+async def test_weight_is_bounded_in_all_and_a_light_one_passes_a_heavy_one() -> None:
+    turns = Turns(3, 10)
+    await turns.enter("a", 8)
+    heavy = asyncio.create_task(turns.enter("b", 3))
+    await turns.enter("c", 2)
+    assert not heavy.done()
+    turns.leave(2)
+    assert not heavy.done()
+    turns.leave(8)
+    await heavy
+
+
+async def test_who_gives_up_is_forgotten() -> None:
+    turns = Turns(1, 10)
+    await turns.enter("a", 1)
+    left = [asyncio.create_task(turns.enter("b", 1)) for _ in range(100)]
+    await asyncio.sleep(0)
+    assert turns.waiting == 100
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    turns.leave(1)
+    assert turns.waiting == 0
+    await turns.enter("c", 10)
+
+
+async def test_who_gives_up_when_it_is_its_turn_passes_it_on() -> None:
+    turns = Turns(1, 1)
+    await turns.enter("a", 1)
+    second, third = (asyncio.create_task(turns.enter("b", 1)) for _ in range(2))
+    await asyncio.sleep(0)
+    turns.leave(1)
+    second.cancel()  # its turn has come, and it does not know yet
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    await third
+
+
+async def test_every_mix_of_work_and_giving_up_ends_with_all_places_free() -> None:
+    rng = random.Random(1)
+    turns = Turns(3, 10)
+    inside = weights = 0
+
+    async def work(client: str, weight: int) -> None:
+        nonlocal inside, weights
+        await turns.enter(client, weight)
+        inside, weights = inside + 1, weights + weight
+        assert inside <= 3
+        assert weights <= 10
+        try:
+            for _ in range(rng.randrange(3)):
+                await asyncio.sleep(0)
+        finally:
+            inside, weights = inside - 1, weights - weight
+            turns.leave(weight)
+
+    tasks = [asyncio.create_task(work(rng.choice("abc"), rng.randrange(1, 11))) for _ in range(300)]
+    for task in tasks:
+        if rng.random() < 0.3:
+            task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert (inside, turns.waiting) == (0, 0)
+    for _ in range(3):
+        await turns.enter("d", 3)
