@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gateway.access")
 
-# For probes of balancers and Kubernetes, which have no key and learn nothing.
+# For the probes of balancers and Kubernetes, which have no key.
 OPEN = frozenset({"/health", "/ready"})
 CLIENTS = "/v1/"
 
-_LOGGED_BYTES = 128
+_LOGGED_CHARACTERS = 128
 
 
 class Guard:
@@ -59,11 +59,14 @@ class Guard:
         Raises:
             GatewayError: they may not.
         """
-        path, for_clients = scope["path"], scope["path"].startswith(CLIENTS)
-        if path in OPEN or (known.get("admin") and not for_clients):
+        path: str = scope["path"]
+        if path in OPEN:
             return
+        for_clients = path.startswith(CLIENTS)
         if known.get("admin"):
-            raise unknown_endpoint(scope)
+            if for_clients:
+                raise unknown_endpoint(scope)
+            return
         auth = self._state.fleet.config.auth
         if auth.keys_file:
             known["key"] = self._name(scope)
@@ -80,7 +83,7 @@ class Guard:
         name = None
         # Of two, a proxy in front may have read the other one.
         if len(given) == 1 and scheme.lower() == b"bearer":
-            name = self._state.fleet.config.keys.owner(key.strip())
+            name = self._state.quotas.keys.owner(key.strip())
         if name is None:
             wrong = "the API key is not one of this gateway's" if given else "there is no API key"
             raise Unauthorized(
@@ -103,7 +106,7 @@ class Guard:
         self._state.quotas.ended(key, code)
         fields = {
             "request_id": scope["state"]["request_id"],
-            "path": ascii(scope["path"][:_LOGGED_BYTES])[1:-1],
+            "path": ascii(scope["path"][:_LOGGED_CHARACTERS])[1:-1],
             "code": code,
             "key": key,
         }

@@ -1,4 +1,4 @@
-"""What API keys have used of their limits, and what came of their requests; a part of the state."""
+"""The API keys in force, what they have used of their limits, and what came of it; a part of the state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gateway.config import KeyLimits
+from gateway.config import KeyLimits, Keys
 from gateway.errors import BodyTooLarge, RateLimited
 from gateway.policy.quota import Bucket
 
@@ -25,6 +25,7 @@ class Quotas:
     """Counts by the names of the configured keys, and of no other; not shared between threads.
 
     Attributes:
+        keys: those in force.
         requests: requests that have ended, by name and status; the name is empty where no key was given, or
             an unknown one.
         image_bytes: bytes of images that came, decoded, by name.
@@ -32,6 +33,7 @@ class Quotas:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Start without keys; `clock` returns the time in seconds."""
+        self.keys = Keys()
         self.requests: Counter[tuple[str, int]] = Counter()
         self.image_bytes: Counter[str] = Counter()
         self._clock = clock
@@ -39,7 +41,8 @@ class Quotas:
 
     def configure(self, config: Config) -> None:
         """Take limits over: they hold for what runs and has been used already, too."""
-        limits, names, now = config.auth.limits, config.keys.names, self._clock()
+        self.keys = config.keys
+        limits, names, now = config.auth.limits, self.keys.names, self._clock()
         self._uses = {name: self._uses.get(name) or _Use(name) for name in names}
         for name, use in self._uses.items():
             use.limit(limits.get(name) or limits.get("*") or _UNLIMITED, now)
@@ -137,9 +140,10 @@ class Visit:
 
     def _headers(self, now: float) -> Iterator[tuple[str, str]]:
         for kind, bucket in self._use.buckets.items():
-            yield f"x-ratelimit-limit-{kind}", str(bucket.limit)
-            yield f"x-ratelimit-remaining-{kind}", str(int(bucket.filled(now).left))
-            yield f"x-ratelimit-reset-{kind}", f"{math.ceil(bucket.reset_s(now) * 1000) / 1000:g}s"
+            filled = bucket.filled(now)
+            yield f"x-ratelimit-limit-{kind}", str(filled.limit)
+            yield f"x-ratelimit-remaining-{kind}", str(int(filled.left))
+            yield f"x-ratelimit-reset-{kind}", f"{math.ceil(filled.reset_s(now) * 1000) / 1000:g}s"
 
     def _take(self, kind: str, amount: int) -> None:
         bucket = self._use.buckets.get(kind)

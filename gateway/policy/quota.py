@@ -1,20 +1,19 @@
 """Token buckets: how much of a limit by the minute is left, and when enough of it will be.
 
-A bucket holds a minute's worth and fills evenly, so who has rested may take that much at once; in t seconds no
-more passes than the limit times (1 + t / 60).
+A bucket holds a minute's worth and fills evenly, so who has rested may take that much at once; in t seconds
+no more passes than the limit times (1 + t / 60).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MINUTE_S = 60.0
 # By which share of the limit rounding may be off: who waits as long as told is not told to wait again.
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     """What is left of a limit.
 
     Attributes:
