@@ -4,7 +4,7 @@ import hashlib
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config.keys import MIN_KEY_LENGTH, Keys, parse_keys
@@ -81,6 +81,7 @@ def test_keys_show_how_many_they_are_and_no_more() -> None:
     assert repr(keys) == "Keys(2 of 1 names)"
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(KEYS, NAMES, min_size=1, max_size=8), st.data())
 def test_every_key_of_a_file_is_its_owners_plain_or_hashed(
     owners: dict[str, str], data: st.DataObject
