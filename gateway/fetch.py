@@ -67,6 +67,7 @@ class ImageFetcher:
         """
         self._settings = settings
         self._lookup = lookup
+        self._tls: ssl.SSLContext | None = None
         self._free = asyncio.Semaphore(_FETCHES)
         self._free_of: weakref.WeakValueDictionary[str, asyncio.Semaphore] = weakref.WeakValueDictionary()
 
@@ -79,7 +80,6 @@ class ImageFetcher:
                 use_dns_cache=False,
                 force_close=True,
                 limit=0,
-                ssl=ssl.create_default_context(),
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -136,8 +136,13 @@ class ImageFetcher:
         for _ in range(_MAX_REDIRECTS + 1):
             self.check(url)
             # What goes wrong is told without the library's words: they hold the URL, which may be a secret.
+            # Reading all certificates that are trusted takes a moment, and most gateways never ask.
+            if self._tls is None and url.scheme == "https":
+                self._tls = await asyncio.to_thread(ssl.create_default_context)
             try:
-                async with self._session.get(URL(url.text, encoded=True), allow_redirects=False) as response:
+                async with self._session.get(
+                    URL(url.text, encoded=True), allow_redirects=False, ssl=self._tls or True
+                ) as response:
                     if response.status not in _REDIRECTS:
                         return await self._body(response, keep)
                     location = response.headers.get("Location", "")
@@ -187,6 +192,8 @@ class ImageFetcher:
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._threads, self._lookup, host, port)
         judged = dict.fromkeys(map(ipaddress.ip_address, found))  # each once, in the order to try them in
+        if not judged:
+            raise OSError("a name without addresses")
         if rule := addresses.first_refusal(judged, self._settings().allow_networks):
             raise _Refused(rule)
         return [str(one) for one in judged]

@@ -1,0 +1,70 @@
+"""A web server for tests that answers byte for byte as it is told, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclass
+class Host:
+    """What lies at which path: bytes to send, or what to do; `asked` has the heads of all requests."""
+
+    answers: dict[str, bytes | Behaviour] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    connections: int = 0
+    open: int = 0
+    port: int = 0
+
+    @property
+    def paths(self) -> list[str]:
+        return [head.split(" ", 2)[1] for head in self.asked]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.open += 1
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.asked.append(head)
+            answer = self.answers.get(self.paths[-1], answer_of(b"", "404 Not Found"))
+            if isinstance(answer, bytes):
+                writer.write(answer)
+                await writer.drain()
+            else:
+                await answer(writer)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self.open -= 1
+            writer.close()
+
+
+def answer_of(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
+    """An answer with a length, and more headers; `_` stands for `-` in their names."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def redirect_to(url: str, status: str = "302 Found") -> bytes:
+    return answer_of(b"", status, Location=url)
+
+
+@contextlib.asynccontextmanager
+async def hosted(tls: ssl.SSLContext | None = None, **answers: bytes | Behaviour) -> AsyncIterator[Host]:
+    """Serve on a free loopback port; `answers` by path without its slash."""
+    host = Host({f"/{path}": answer for path, answer in answers.items()})
+    server = await asyncio.start_server(host.serve, "127.0.0.1", 0, ssl=tls)
+    host.port = server.sockets[0].getsockname()[1]
+    try:
+        yield host
+    finally:
+        server.close()
