@@ -15,29 +15,52 @@ LogFormat = Literal["text", "json"]
 _STDERR = 2
 # What may wait for a slow standard error: some thousand lines.
 _HELD_BYTES = 4 * 1024 * 1024
+# Characters of a message, of a field and of a trace, of which the end tells most.
+_MESSAGE, _FIELD, _TRACE = 4000, 500, 16_000
 # The longest that the process' end is held up by it.
 _FLUSH_S = 1.0
 
 
 class _Formatter(logging.Formatter):
+    """Lines of bounded length without control characters: nothing that is logged can pass for another line.
+
+    The lines of a trace are indented in text, and a string in json.
+    """
+
     def __init__(self, kind: LogFormat) -> None:
         super().__init__()
         self._kind = kind
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        fields = getattr(record, "fields", {})
-        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        message = _clean(record.getMessage(), _MESSAGE)
+        fields = {name: self._field(value) for name, value in getattr(record, "fields", {}).items()}
+        trace = self.formatException(record.exc_info)[-_TRACE:] if record.exc_info else ""
         if self._kind == "json":
-            line = {
-                "at": at,
-                "level": record.levelname,
-                "logger": record.name,
-                "message": record.getMessage(),
-            }
+            line = {"at": at, "level": record.levelname, "logger": record.name, "message": message}
             return json.dumps({**line, **fields, **({"trace": trace} if trace else {})}, default=str)
         told = "".join(f" {name}={value}" for name, value in fields.items() if value not in ("", None))
-        return f"{at} {record.levelname:<7} {record.getMessage()}{told}" + (f"\n{trace}" if trace else "")
+        rest = "".join(f"\n    {_clean(line, _TRACE)}" for line in trace.split("\n")) if trace else ""
+        return f"{at} {record.levelname:<7} {message}{told}{rest}"
+
+    def _field(self, value: object) -> object:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if self._kind == "json" and isinstance(value, list | tuple) and len(str(value)) <= _MESSAGE:
+            return value
+        return _clean(value, _FIELD)
+
+
+def _clean(value: object, most: int) -> str:
+    text = str(value)
+    if len(text) > most:
+        text = f"{text[:most]}... ({len(text):,} characters)"
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 class _Writer(logging.Handler):

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gateway import logs
-from gateway.logs import _Writer
+from gateway.logs import _Formatter, _Writer
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +68,45 @@ def test_text_lines_leave_out_what_is_empty(capfd: pytest.CaptureFixture[str]) -
     first, second, *trace = line("text", capfd).splitlines()
     assert first.endswith("INFO    request code=200 route=text")
     assert second.endswith("ERROR   fault")
-    assert trace[-1] == "ValueError: boom"
+    assert trace[-1] == "    ValueError: boom"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the one that restores the loggers
+@given(st.text(), st.text(), st.text())
+def test_nothing_that_is_logged_passes_for_another_line(message: str, field: str, told: str) -> None:
+    try:
+        raise ValueError(told)
+    except ValueError:
+        error = sys.exc_info()
+    record = logging.LogRecord("gateway", logging.INFO, "", 0, message.replace("%", ""), None, error)
+    record.fields = {"request_id": field}
+    first, *rest = _Formatter("text").format(record).split("\n")
+    assert first.isprintable()
+    assert all(line.startswith("    ") and line.isprintable() for line in rest)
+    line = _Formatter("json").format(record)
+    assert line.isprintable()
+    assert json.loads(line)["message"].isprintable()
+
+
+@pytest.mark.parametrize("kind", ["text", "json"])
+def test_lines_are_bounded(kind: Literal["text", "json"]) -> None:
+    try:
+        raise ValueError("x" * 10**6 + "the end")
+    except ValueError:
+        error = sys.exc_info()
+    record = logging.LogRecord("gateway", logging.INFO, "", 0, "m" * 10**6, None, error)
+    record.fields = {"request_id": "y" * 10**6, "candidates": ["z"] * 10**6, "code": 200, "first": None}
+    line = _Formatter(kind).format(record)
+    assert len(line) < 25_000
+    assert "(1,000,000 characters)" in line
+    assert "the end" in line
+
+
+def test_a_list_stays_one_in_json() -> None:
+    record = logging.LogRecord("gateway", logging.INFO, "", 0, "choice", None, None)
+    record.fields = {"candidates": [["e:80", 1.5, "free"]]}
+    assert json.loads(_Formatter("json").format(record))["candidates"] == [["e:80", 1.5, "free"]]
+    assert "candidates=[['e:80', 1.5, 'free']]" in _Formatter("text").format(record)
 
 
 def test_what_nobody_reads_is_lost_and_its_number_is_told_afterwards(
