@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from gateway.config import Config, Pool
 
-# An empty list would allow every host; no URL can lead to a name under .invalid (RFC 2606).
+# The gateway fetches remote images itself. An empty list would allow every host; no URL can lead to a name
+# under .invalid (RFC 2606).
 _NO_HOST = "none.invalid"
 # The least that vLLM puts into one step by itself, and what it puts there on a large GPU.
 _LEAST_BATCH, _LARGE_BATCH = 2048, 8192
@@ -72,10 +73,9 @@ def arguments(config: Config, pool: str, engine: str | None = None) -> list[str]
     return [word for option in _options(config, pool, engine) for word in option]
 
 
-def environment(config: Config) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return the environment variables that belong to the arguments; keys are not among them."""
-    # A host that is allowed could send the engine on to one that is not.
-    return {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"} if config.remote_images.allow_hosts else {}
+    return {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
 
 
 def command(config: Config, name: str) -> str:
@@ -93,7 +93,7 @@ def command(config: Config, name: str) -> str:
     for engines in addresses.values():
         if len(addresses) > 1:
             blocks.append(_comment(", ".join(engines)))
-        variables = [f"{key}={shlex.quote(value)}" for key, value in environment(config).items()]
+        variables = [f"{key}={shlex.quote(value)}" for key, value in environment().items()]
         model, *options = map(shlex.join, _options(config, name, engines[0]))
         blocks.append(" \\\n    ".join([*variables, f"vllm serve {model}", *options]))
     return "\n".join(blocks)
@@ -107,9 +107,8 @@ def kustomize(config: Config, name: str, file: str) -> str:
         name: of a pool with engines to start.
         file: the configuration's, for the comment that says where the patch comes from.
     """
-    container: dict[str, object] = {"name": "vllm", "args": arguments(config, name)}
-    if variables := environment(config):
-        container["env"] = [{"name": key, "value": value} for key, value in variables.items()]
+    variables = [{"name": key, "value": value} for key, value in environment().items()]
+    container = {"name": "vllm", "args": arguments(config, name), "env": variables}
     patch = {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -139,7 +138,7 @@ def _options(config: Config, name: str, engine: str | None) -> Iterator[tuple[st
     yield "--shutdown-timeout", str(math.ceil(config.server.drain_s))
     yield ("--enable-request-id-headers",)
     yield "--limit-mm-per-prompt", json.dumps({"image": config.limits.images_per_request, "video": 0})
-    yield "--allowed-media-domains", *(config.remote_images.allow_hosts or (_NO_HOST,))
+    yield "--allowed-media-domains", _NO_HOST
     yield "--mm-processor-cache-gb", "0"
     family = _family(config)
     if not family.prefixes:

@@ -135,10 +135,9 @@ class ImageFetcher:
     async def _follow(self, url: RemoteUrl, keep: Callable[[int], None]) -> bytes:
         for _ in range(_MAX_REDIRECTS + 1):
             self.check(url)
-            # What goes wrong is told without the library's words: they hold the URL, which may be a secret.
-            # Reading all certificates that are trusted takes a moment, and most gateways never ask.
-            if self._tls is None and url.scheme == "https":
+            if self._tls is None and url.scheme == "https":  # reading all trusted certificates takes a moment
                 self._tls = await asyncio.to_thread(ssl.create_default_context)
+            # What goes wrong is told without the library's words: they hold the URL, which may be a secret.
             try:
                 async with self._session.get(
                     URL(url.text, encoded=True), allow_redirects=False, ssl=self._tls or True

@@ -92,10 +92,10 @@ def test_it_listens_where_the_gateway_looks_for_it(engine: str, host: str, port:
     assert (told["--host"], told["--port"]) == ([host], [port])
 
 
-def test_images_come_from_the_hosts_that_are_allowed_and_no_others() -> None:
-    told = config(remote_images={"allow_hosts": ["a.example.com", "b.example.com"]})
-    assert options(told)["--allowed-media-domains"] == ["a.example.com", "b.example.com"]
-    assert environment(told) == {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
+def test_engines_fetch_nothing_whatever_the_gateway_may_fetch() -> None:
+    told = config(remote_images={"allow_hosts": ["a.example.com", "b.example.com:8443"]})
+    assert options(told)["--allowed-media-domains"] == ["none.invalid"]
+    assert environment() == {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
     assert command(told, "deep").count("VLLM_MEDIA_URL_ALLOW_REDIRECTS=0") == 1
 
 
@@ -192,13 +192,8 @@ def test_the_patch_holds_the_arguments_and_says_how_to_write_it_again() -> None:
     patch = yaml.safe_load(text)
     assert (patch["kind"], patch["metadata"]) == ("StatefulSet", {"name": "vllm"})
     (container,) = patch["spec"]["template"]["spec"]["containers"]
-    assert container == {"name": "vllm", "args": arguments(told, "deep")}
-
-
-def test_the_patch_holds_the_environment_that_goes_with_the_arguments() -> None:
-    told = config(remote_images={"allow_hosts": ["a.example.com"]})
-    (container,) = yaml.safe_load(kustomize(told, "deep", "f.yaml"))["spec"]["template"]["spec"]["containers"]
-    assert container["env"] == [{"name": "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "value": "0"}]
+    variables = [{"name": "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "value": "0"}]
+    assert container == {"name": "vllm", "args": arguments(told, "deep"), "env": variables}
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=12)
@@ -212,13 +207,12 @@ def test_what_is_pasted_is_what_was_meant(model: str, path: str, note: str) -> N
             "model_path": f"{path} it's",
             "pools": {"deep": {"engines": ("http://one:1",), "speculative_config": MTP | {"note": note}}},
             "routes": {"text": {}},
-            "remote_images": {"allow_hosts": ("a.example.com",)},
         }
     )
     text = command(told, "deep").replace("\\\n", "")
     line = text.splitlines()[-1]
     assert shlex.split(line) == [
-        *(f"{key}={value}" for key, value in environment(told).items()),
+        *(f"{key}={value}" for key, value in environment().items()),
         "vllm",
         "serve",
         *arguments(told, "deep"),

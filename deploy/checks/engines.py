@@ -207,7 +207,7 @@ def _engine_end(config: Config, pod: Pod, container: Container) -> Iterator[Prob
 
 def _engine_environment(served: Served, pool: Pool, pod: Pod, container: Container) -> Iterator[Problem]:
     variables, secrets = variables_of(container), secrets_of(container) | secrets_of(served.container)
-    for key, value in environment(served.config).items():
+    for key, value in environment().items():
         if variables.get(key) != value:
             yield Problem(pod.name, f"{container.where}.env[{key}]", f"{variables.get(key)} must be {value}")
     key, text = variables.get("VLLM_API_KEY", ""), "comes from {}, and the pool's api_key from {}"
