@@ -98,6 +98,8 @@ class Gateway:
         before = self.state.fleet.config
         if before.auth.keys_file and not config.auth.keys_file:
             log.error("no API keys are configured any more: whoever reaches the gateway may use it")
+        if config.server.admin_port != before.server.admin_port:
+            log.warning("server.admin_port has changed: it takes effect when the gateway is started again")
         renamed = config.model != before.model
         self._discovery.watch(config)
         self.state.configure(fleet, self._engines(config), self._discovery.pending())
