@@ -7,7 +7,7 @@ SBOM ?= sbom
 MINUTES ?= 30
 UV := uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet
 
-.PHONY: run test test-package test-around test-vllm test-image test-faults soak rehearse check bench stack sbom lock clean
+.PHONY: run test test-package test-around test-vllm test-image test-faults fuzz soak rehearse check bench stack sbom lock clean
 
 run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU engine
 	$(BIN)/ocr-gateway serve --config routes.yaml
@@ -31,6 +31,11 @@ test-image: $(VENV)/dev.stamp  ## both container images, built and run (as root,
 
 test-faults: $(VENV)/dev.stamp  ## the long form of tests/faults: every cell of the fault matrix, hostile clients, the process
 	$(BIN)/pytest --no-cov -m faults tests/faults
+
+fuzz: $(VENV)/dev.stamp  ## 20,000 requests, 100,000 examples for the parsers, and two minutes by coverage
+	$(BIN)/python -m tests.fuzz.long
+	$(BIN)/python -m tests.fuzz.examples
+	$(BIN)/python -m fuzz --seconds 120
 
 soak: $(VENV)/dev.stamp  ## good, bad and faulty traffic for MINUTES; fails where memory, descriptors or tasks grow
 	$(BIN)/python -m bench.soak --minutes $(MINUTES)
