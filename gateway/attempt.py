@@ -52,6 +52,12 @@ _OURS = ("no_sockets", FULL)
 _BUSY = "the engine takes no more work now"
 _STOPPING = "the engine shuts down"
 _ABORTED = "the engine broke the request off"
+# What is read of a refusal, for its words: its status has told the rest.
+_REFUSAL_BYTES = 64 * 1024
+_REFUSAL_S = 2
+# A stream is over with [DONE]; its connection is kept if the answer ends within so much, too.
+_END_BYTES = 4096
+_END_S = 1
 # Comments that keep a stream alive are held back until its first event, so many bytes of them.
 _HELD_BYTES = 64 * 1024
 
@@ -187,7 +193,7 @@ async def attempt(
                 if span:
                     span.answered(answer.status)
                 if failure := retry.failure_of(answer.status):
-                    refusal = await _refusal(answer, job)
+                    refusal = await _refusal(answer)
                     stopping = refusal.code == "engine_stopping"
                     raise AttemptFailed(Failure.STOPPING if stopping else failure, refusal)
                 reply = await _begin(job, answer, lease, outturn, stack, deadline)
@@ -312,15 +318,25 @@ class _Events:
         raise EngineFailed("the engine's stream does not begin with a completion", code="engine_garbage")
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
-        """Yield what of the rest is for the client."""
-        while data := await self._answer.more(self._until):
+        """Yield what of the rest is for the client.
+
+        Raises:
+            GatewayError: it broke off, or ended without saying so.
+        """
+        while not self._outturn.ended and (data := await self._answer.more(self._until)):
             if passed := self._for_client(self._splitter.feed(data)):
                 yield passed
+        if self._outturn.ended:
+            await self._answer.glimpse(_END_BYTES, _END_S)
+            return
+        # An event without its blank line is none; but it may tell the usage, or the end.
         rest = self._splitter.rest()
-        passed = self._for_client([rest]) if rest else b""
+        last = self._for_client([rest])
+        if sse.event_data(rest) == sse.DONE:
+            yield last
+        elif not self._outturn.failed:
+            raise EngineFailed("the engine's stream ended without [DONE]", code="engine_died")
         self._end()
-        if passed:
-            yield passed
 
     def _end(self) -> None:
         """Judge the engine, and free its place."""
@@ -339,6 +355,8 @@ class _Events:
 
     def _passes(self, event: bytes) -> bool:
         """Account for one event; tell whether the client gets it."""
+        if self._outturn.ended:
+            return False
         data = sse.event_data(event)
         if data is None:
             return True
@@ -364,9 +382,9 @@ class _Events:
         return not (self._job.strip_usage and chunk.is_usage_only)
 
 
-async def _refusal(answer: Answer, job: Job) -> GatewayError:
+async def _refusal(answer: Answer) -> GatewayError:
     """What an engine's refusal means to the client."""
-    told = openai.read_error_message(await answer.read(job.answer_bytes, job.held.answered))
+    told = openai.read_error_message(await answer.glimpse(_REFUSAL_BYTES, _REFUSAL_S))
     if is_stopping(told):
         return Unavailable(_STOPPING, code="engine_stopping", retry_after=RETRY_AFTER_S)
     told = f": {told}" if told else ""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from contextlib import asynccontextmanager, contextmanager
+import functools
+import select
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 
 from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
 
@@ -17,12 +20,17 @@ if TYPE_CHECKING:
     from typing import Self
 
     from aiohttp.abc import AbstractStreamWriter
+    from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
 
     from gateway.model import Engine
 
 # vLLM closes idle connections after 5 s; ours must be gone before, or a request meets a closed one. An engine
 # whose event loop has stood still for a while closes first, and reads what has arrived after.
 KEEP_ALIVE_S = 2
+# The longest ordinary answer taken from an engine, where nobody says.
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # Connections that fail for want of something on this side.
 _OUR_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 _RETRY_AFTER_S = 2
@@ -81,6 +89,15 @@ class Answer:
             until = None
         return bytes(body)
 
+    async def glimpse(self, limit: int, within_s: float) -> bytes:
+        """Return what of the body comes within some bytes and seconds, however it ends."""
+        body = bytearray()
+        until = _now() + within_s
+        with suppress(EngineFailed, EngineTooSlow):
+            while len(body) < limit and (data := await self.more(until)):
+                body += data
+        return bytes(body)
+
     async def more(self, until: float | None) -> bytes:
         """Return what of the body has come since; nothing once it is complete.
 
@@ -115,6 +132,8 @@ def _failures(died: str) -> Iterator[None]:
         raise EngineFailed("no connection to the engine", code="engine_unreachable") from error
     except aiohttp.ConnectionTimeoutError as error:
         raise EngineTooSlow("connecting to the engine took too long", code="connect_timeout") from error
+    except aiohttp.ClientResponseError as error:
+        raise EngineFailed("the engine's answer is no HTTP", code="engine_garbage") from error
     except (aiohttp.ClientError, ConnectionError) as error:
         raise EngineFailed(died, code="engine_died") from error
 
@@ -162,15 +181,52 @@ class _Body(aiohttp.Payload):
             await writer.write(view[start : start + self._SLICE])
 
 
+class _Handler(ResponseHandler):
+    """aiohttp's; but what breaks the framing of a body ends a wait for more of it, too."""
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        body = self._payload
+        super().set_exception(exc, *cause)
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError("the body cannot be read any further"))
+
+
+class _Connector(aiohttp.TCPConnector):
+    """aiohttp's; but a kept connection on which something has come unasked is not used again.
+
+    It would be taken for the answer to the next request, which is another client's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+        self._factory = functools.partial(_Handler, loop=asyncio.get_running_loop())  # type: ignore[assignment]
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        while (kept := await super()._get(key, traces)) and not _is_quiet(kept):
+            kept.close()
+        return kept
+
+
+def _is_quiet(kept: Connection) -> bool:
+    """Whether nothing has come since its last answer, be it only to the socket, and be it an end."""
+    if kept.protocol is None or kept.protocol.should_close or kept.transport is None:
+        return False
+    poll = select.poll()
+    poll.register(kept.transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return not poll.poll(0)
+
+
 class EngineClient:
     """HTTP to engines over kept connections; an async context manager."""
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+            connector=_Connector(),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+            headers={"Accept-Encoding": "identity"},
+            auto_decompress=False,  # whoever compresses all the same shall not choose how much that becomes
         )
         return self
 

@@ -216,6 +216,39 @@ async def test_a_stream_that_breaks_later_ends_with_an_error_event_and_counts_ag
     assert (result.status, result.outturn.failed, result.phase) == (200, 502, Phase.OPEN)
 
 
+async def test_a_stream_that_ends_without_saying_so_is_broken_off() -> None:
+    result = await tried(events(chunk("one"), b'data: {"cut short'))
+    assert b"cut short" not in result.body  # half an event would make the error event unreadable
+    assert b"engine_died" in result.body
+    assert (result.outturn.failed, result.phase) == (502, Phase.OPEN)
+
+
+async def test_a_stream_is_over_with_its_end_mark_whatever_comes_then() -> None:
+    async def goes_on(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await events(chunk("one"), "[DONE]", chunk("two"), end=False)(engine, request, send)
+
+    result = await tried(goes_on)
+    assert result.body.endswith(b"[DONE]\n\n")
+    assert (result.outturn.failed, result.phase) == (0, Phase.CLOSED)
+
+
+@pytest.mark.parametrize(("code", "failure"), [(500, Failure.ERROR), (503, Failure.BUSY)])
+async def test_a_refusal_is_what_its_status_says_however_its_body_ends(code: int, failure: Failure) -> None:
+    async def breaks(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(code)
+        await send.body(b'{"error": {"mess')
+        raise ConnectionError
+
+    async def floods(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(code)
+        while True:
+            await send.body(b"x" * 65536)
+            await asyncio.sleep(0)
+
+    for behave in (breaks, floods):
+        assert (await tried(behave)).failure is failure
+
+
 async def test_an_error_in_the_middle_is_passed_on_and_counts_too() -> None:
     result = await tried(events(chunk("one"), {"error": {"message": "EngineCore", "code": 500}}, "[DONE]"))
     assert b"EngineCore" in result.body

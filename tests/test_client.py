@@ -1,14 +1,22 @@
+from __future__ import annotations
+
 import asyncio
+import contextlib
 import errno
+import json
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway.client import Answer, EngineClient
 from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
 from gateway.model import Engine
+from tests.faults.hostile import FAULTS, PROMPT, Hostile, Point
 from tests.support import FakeEngine, _Sender, hang, served, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 BODY = b'{"a":[' + b"1," * 800_000 + b"1]}"
 
@@ -19,6 +27,27 @@ async def post(client: EngineClient, url: str, *reading: Any, **limits: float | 
     engine = Engine("e", url, "p", 0, api_key="k1")
     async with client.post(engine, "/v1/chat/completions", BODY, {"X-Request-Id": "r1"}, **bounds) as answer:
         return answer.status, await answer.read(*reading)
+
+
+@contextlib.asynccontextmanager
+async def opened(client: EngineClient, engine: Hostile) -> AsyncIterator[Answer]:
+    deadline = asyncio.get_running_loop().time() + 20
+    body = json.dumps({"messages": [{"content": PROMPT.decode()}]}).encode()
+    async with client.post(
+        Engine("e", engine.url, "p", 0),
+        "/v1/chat/completions",
+        body,
+        {},
+        connect_s=2,
+        first_event_s=None,
+        deadline=deadline,
+    ) as answer:
+        yield answer
+
+
+async def ask(client: EngineClient, engine: Hostile) -> tuple[int, bytes]:
+    async with opened(client, engine) as answer:
+        return answer.status, await answer.read(1_000_000, lambda _: None)
 
 
 async def test_a_large_body_arrives_as_it_is_with_the_engines_key() -> None:
@@ -216,3 +245,50 @@ async def test_a_page_that_breaks_off_is_not_a_page() -> None:
     async with served(broken) as url, EngineClient() as client:
         with pytest.raises(EngineFailed, match="broke off"):
             await client.page(Engine("e", url, "p", 0), "/metrics", 5)
+
+
+async def test_what_comes_unasked_is_not_the_next_clients_answer() -> None:
+    stranger = FAULTS["late-answer"]
+    async with Hostile() as engine, EngineClient() as client:
+        engine.suffer(stranger)
+        assert PROMPT in (await ask(client, engine))[1]
+        engine.seen(PROMPT).set()
+        # Neither where it has been read by now, nor where it is still with the kernel.
+        for pause in (0.0, 0.05):
+            await asyncio.sleep(pause)
+            assert PROMPT in (await ask(client, engine))[1]
+
+
+@pytest.mark.parametrize("fault", ["bad-chunk-size", "huge-chunk-size"])
+async def test_broken_framing_ends_the_wait_for_more(fault: str) -> None:
+    async with Hostile() as engine, EngineClient() as client:
+        engine.suffer(FAULTS[fault], Point.STREAM_BEGUN)
+        async with opened(client, engine) as answer:
+            assert b"delta" in await answer.more(None)
+            engine.seen(PROMPT).set()
+            with pytest.raises(EngineFailed) as died:
+                await answer.more(None)
+    assert died.value.code == "engine_died"
+
+
+@pytest.mark.parametrize("fault", ["no-http", "http-0.9", "two-lengths", "giant-header", "endless-headers"])
+async def test_what_is_no_http_is_told_from_a_connection_that_broke(fault: str) -> None:
+    async with Hostile() as engine, EngineClient() as client:
+        engine.suffer(FAULTS[fault])
+        with pytest.raises(EngineFailed) as garbage:
+            await ask(client, engine)
+    assert garbage.value.code == "engine_garbage"
+
+
+async def test_nothing_is_decompressed() -> None:
+    async with Hostile() as engine, EngineClient() as client:
+        engine.suffer(FAULTS["gzip-bomb"])
+        assert len((await ask(client, engine))[1]) < 1_000_000
+
+
+async def test_of_a_refusal_no_more_is_read_than_its_words_and_not_for_long() -> None:
+    async with Hostile() as engine, EngineClient() as client:
+        for fault, least in (("503-endless", 1000), ("503-silent", 0), ("503-broken", 0)):
+            engine.suffer(FAULTS[fault])
+            async with opened(client, engine) as answer:
+                assert least <= len(await answer.glimpse(1000, 0.05)) < 1_000_000

@@ -6,7 +6,8 @@ import re
 
 from gateway.errors import EngineFailed
 
-_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+# A blank line: two line ends in a row, be they of different kinds. (CR LF is one.)
+_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 
 DONE = b"[DONE]"
 
@@ -15,7 +16,7 @@ class EventSplitter:
     """Cuts a stream into events; joined together again they are the stream."""
 
     def __init__(self, max_event_bytes: int = 16 * 1024 * 1024) -> None:
-        self._buffer = b""
+        self._buffer = bytearray()
         self._max = max_event_bytes
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -24,14 +25,16 @@ class EventSplitter:
         Raises:
             EngineFailed: an event grew past the limit.
         """
-        buffer = self._buffer + data if self._buffer else data
+        # An end mark may straddle two reads, but never starts more than three bytes before the new data.
+        seen = max(0, len(self._buffer) - 3)
+        self._buffer += data
         events = []
         start = 0
-        # An end mark may straddle two reads, but never starts more than three bytes before the new data.
-        for end in _END.finditer(buffer, max(0, len(self._buffer) - 3)):
-            events.append(buffer[start : end.end()])
-            start = end.end()
-        self._buffer = buffer[start:]
+        # Cut between a CR and its LF, an event leaves the LF to the next one, where it says nothing.
+        for mark in _END.finditer(self._buffer, seen):
+            events.append(bytes(self._buffer[start : mark.end()]))
+            start = mark.end()
+        del self._buffer[:start]
         if len(self._buffer) > self._max:
             raise EngineFailed(
                 f"the engine sent an event of more than {self._max:,} bytes", code="bad_stream"
@@ -40,7 +43,8 @@ class EventSplitter:
 
     def rest(self) -> bytes:
         """Return what came after the last whole event."""
-        rest, self._buffer = self._buffer, b""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
         return rest
 
 

@@ -1,0 +1,269 @@
+"""Two gateways before a hostile engine: one has nobody else, the other a healthy engine beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from gateway.app import Gateway
+from gateway.config import parse
+from gateway.policy.breaker import Phase
+from gateway.wire.sse import EventSplitter, event_data
+from tests.faults.hostile import FAULTS, PROMPT, Hostile, Limit, Point, ready
+from tests.support import served, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+HOSTILE, HEALTHY = "hostile", "healthy"
+# Each limit by itself: a fault runs into the one that it is meant to, however slow the machine is.
+_LIMITS: dict[Limit, dict[str, float]] = {
+    Limit.NONE: {},
+    Limit.CONNECT: {"connect_s": 0.3},
+    Limit.FIRST_EVENT: {"first_event_s": 0.2},
+    Limit.IDLE: {"idle_s": 0.2},
+    Limit.TOTAL: {"total_s": 1},
+}
+_PROMPTS = (f"p{number:07}" for number in itertools.count())
+_SERIES = re.compile(
+    r'ocr_gateway_(requests|retries)_total\{.*?(?:code|reason)="([^"]*)".*\} ([0-9.e+]+)$', re.M
+)
+
+
+@dataclass
+class Had:
+    """What a client had of one request.
+
+    Attributes:
+        status: HTTP status.
+        code: the error's code, of the answer or of the last event.
+        text: what was written.
+        whole: it ended as it should: a stream with [DONE].
+        body: all of it.
+        retry_after: the header.
+    """
+
+    status: int
+    body: bytes = b""
+    code: str | None = None
+    text: str = ""
+    whole: bool = False
+    retry_after: str | None = None
+
+
+@dataclass
+class Proxy:
+    """A gateway, its client, and what its counters were."""
+
+    gateway: Gateway
+    http: httpx.AsyncClient
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def counted(self) -> Counter[tuple[str, str]]:
+        """What requests_total and retries_total have grown by, summed by code and by reason."""
+        page = self.gateway._metrics.page("")[0].decode()
+        counts: Counter[tuple[str, str]] = Counter()
+        for metric, label, value in _SERIES.findall(page):
+            counts[metric, label] += int(float(value))
+        grown, self.counts = counts - self.counts, counts
+        return grown
+
+    def heal(self) -> None:
+        """Have the engine found down and up again, as its health check would: then it is tried anew."""
+        (name,) = (view.engine.name for view in self._views() if view.engine.pool == HOSTILE)
+        self.gateway.state.mark(name, up=False)
+        self.gateway.state.mark(name, up=True)
+
+    def _views(self) -> list[Any]:
+        return [status.view for status in self.gateway.state.snapshot().engines]
+
+    def blamed(self) -> bool:
+        """Whether the hostile engine's breaker has been opened."""
+        engines = self.gateway.state.snapshot().engines
+        return any(one.phase is not Phase.CLOSED for one in engines if one.view.engine.pool == HOSTILE)
+
+    def at_base(self) -> bool:
+        """Whether nothing of any request is left."""
+        snapshot = self.gateway.state.snapshot()
+        routes = snapshot.routes.values()
+        return not (
+            self.gateway.state.open
+            or any(route.in_flight or route.waiting for route in routes)
+            or any(status.view.ours for status in snapshot.engines)
+        )
+
+    async def ask(
+        self, prompt: str, *, streams: bool, limit: Limit, engine: Hostile, padding: int = 0
+    ) -> Had:
+        """Send a request and read its answer to the end, however that is."""
+        body = {
+            "model": "m",
+            "messages": [{"role": "user", "content": [{"type": "text", "text": prompt}]}],
+            "stream": streams,
+            "padding": "x" * padding,
+        }
+        async with self.http.stream(
+            "POST", "/v1/chat/completions", json=body, headers={"x-ocr-route": limit}
+        ) as reply:
+            had = Had(reply.status_code, retry_after=reply.headers.get("retry-after"))
+            async for data in reply.aiter_raw():
+                had.body += data
+                engine.seen(prompt.encode()).set()
+            if streams and reply.headers["content-type"].startswith("text/event-stream"):
+                _read_stream(had)
+            else:
+                _read_whole(had)
+        return had
+
+
+def _read_stream(had: Had) -> None:
+    splitter = EventSplitter(1 << 30)
+    for event in [*splitter.feed(had.body), splitter.rest()]:
+        data = event_data(event)
+        if data == b"[DONE]":
+            had.whole = True
+            continue
+        with contextlib.suppress(ValueError, RecursionError):
+            told = json.loads(data or b"{}")
+            if error := told.get("error"):
+                had.code = error.get("code") if isinstance(error, dict) else error
+            had.text += "".join(part["delta"].get("content") or "" for part in told.get("choices", ()))
+
+
+def _read_whole(had: Had) -> None:
+    with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
+        told = json.loads(had.body)
+        if error := told.get("error"):
+            had.code = error["code"]
+        else:
+            had.text, had.whole = told["choices"][0]["message"]["content"], True
+
+
+@dataclass
+class Rig:
+    """Everything, once for all cells."""
+
+    hostile: Hostile
+    healthy: Hostile
+    alone: Proxy
+    paired: Proxy
+
+    async def meets(self, name: str, point: Point) -> tuple[Had, Had]:
+        """Have both gateways meet a fault; return what their clients had."""
+        fault = FAULTS[name]
+        for proxy in (self.alone, self.paired):
+            proxy.heal()
+            await self.good(proxy)  # its breaker is closed, and it has an idle connection
+            proxy.counted()
+
+        async def ask(proxy: Proxy) -> Had:
+            return await proxy.ask(
+                next(_PROMPTS),
+                streams=point.streams,
+                limit=fault.limit(point),
+                engine=self.hostile,
+                padding=8_000_000 if fault.unread else 0,
+            )
+
+        self.hostile.suffer(fault, point)
+        async with self._circumstances(name, point) as act:
+            asked = asyncio.gather(ask(self.alone), ask(self.paired))
+            await act(asked)
+            had = await asked
+        await until(lambda: self.alone.at_base() and self.paired.at_base() and not self.hostile.open)
+        self.hostile.suffer(None)
+        return had
+
+    async def good(self, proxy: Proxy, *, streams: bool = False) -> None:
+        """Send a good request, which must have its own answer."""
+        prompt = next(_PROMPTS)
+        had = await proxy.ask(prompt, streams=streams, limit=Limit.NONE, engine=self.hostile)
+        assert (had.status, had.text, had.whole) == (200, prompt, True), had
+        await until(proxy.at_base)
+
+    @contextlib.asynccontextmanager
+    async def _circumstances(self, name: str, point: Point) -> AsyncIterator[Any]:
+        """Bring about what an engine cannot write; yields what to do while it is asked."""
+
+        async def nothing(_: object) -> None: ...
+
+        if name == "refused":
+            async with self.hostile.refusing():
+                yield nothing
+        elif name == "no-connection":
+            async with self.hostile.unreachable():
+                yield nothing
+        elif name == "stopped":
+            async with self.hostile.stopped():
+                yield nothing
+        elif ready in FAULTS[name].steps[point]:
+            async with self.hostile.stopped() as listener, _process(listener.fileno(), name, point) as act:
+                yield act
+        else:
+            yield nothing
+
+
+@contextlib.asynccontextmanager
+async def _process(fd: int, name: str, point: Point) -> AsyncIterator[Any]:
+    """The engine as a process, to which a signal is sent once both requests have come so far."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.faults.hostile",
+        str(fd),
+        name,
+        point.name,
+        pass_fds=[fd],
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout
+
+    async def act(asked: asyncio.Future[Any]) -> None:
+        assert process.stdout
+        for _ in range(2):
+            await process.stdout.readline()
+        process.kill()
+
+    try:
+        yield act
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def rig() -> AsyncIterator[Rig]:
+    async with contextlib.AsyncExitStack() as stack:
+        hostile = await stack.enter_async_context(Hostile())
+        healthy = await stack.enter_async_context(Hostile(load=5))  # so that the hostile one is asked first
+        proxies = []
+        for pools in ({HOSTILE: hostile}, {HOSTILE: hostile, HEALTHY: healthy}):
+            config = {
+                "model": "m",
+                "pools": {name: {"engines": [engine.url]} for name, engine in pools.items()},
+                "routes": {limit: {"timeouts": timeouts} for limit, timeouts in _LIMITS.items()},
+                "polling": {"scrape_s": 3600},
+                "breaker": {"failures": 1, "open_s": 3600, "probes": 1},
+                "limits": {"answer_bytes": 2_000_000},
+            }
+            gateway = Gateway(parse(json.dumps(config), "routes.yaml", Path(), {}))
+            url = await stack.enter_async_context(served(gateway.api))
+            http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
+            state = gateway.state
+            await until(lambda state=state: all(status.view.up for status in state.snapshot().engines))
+            proxies.append(Proxy(gateway, http))
+        yield Rig(hostile, healthy, *proxies)
+
+
+assert len(next(_PROMPTS)) == len(PROMPT)
