@@ -71,7 +71,7 @@ class Reloader:
 
     async def _reload(self) -> None:
         try:
-            config = await asyncio.to_thread(load, self._path)
+            config = await asyncio.to_thread(load, self._path, again=True)
             await self._apply(config)
         except ConfigError as error:
             self._reloaded(False)

@@ -33,19 +33,22 @@ _PLAIN_WORDS = {
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
-def load(path: Path, environment: Mapping[str, str] = os.environ, *, keys: bool = True) -> Config:
+def load(
+    path: Path, environment: Mapping[str, str] = os.environ, *, keys: bool = True, again: bool = False
+) -> Config:
     """Read and validate a configuration file.
 
     Args:
         path: the file.
         environment: what its variables stand for.
         keys: read the API keys, too; they are there where the gateway serves, and need not be elsewhere.
+        again: it has been read before, so that a pipe in its place would be waited for in vain.
 
     Raises:
         ConfigError: with every problem found, one `file:line: key: ...` line each.
     """
     try:
-        content = read_file(path)
+        content = read_file(path, or_pipe=not again)
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: cannot be read: {error}"]) from error

@@ -13,16 +13,22 @@ if TYPE_CHECKING:
 MOST_BYTES = 16 * 1024 * 1024
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Path, *, or_pipe: bool = False) -> bytes:
     """Return what a file holds.
 
+    Args:
+        path: the file.
+        or_pipe: it may be a pipe, such as /dev/stdin, and is then waited for.
+
     Raises:
-        OSError: it cannot be read, is larger than MOST_BYTES, or is none: a pipe would be waited for, and a
-            device might never end.
+        OSError: it cannot be read, is larger than MOST_BYTES, or is something else, which might never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        kind = os.fstat(descriptor).st_mode
+        if or_pipe and stat.S_ISFIFO(kind):
+            os.set_blocking(descriptor, True)
+        elif not stat.S_ISREG(kind):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read(MOST_BYTES + 1)

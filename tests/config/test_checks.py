@@ -249,7 +249,12 @@ def test_a_configuration_knows_the_files_it_was_read_from(tmp_path: Path) -> Non
     }
 
 
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "f.yaml")
+def test_a_configuration_may_come_by_a_pipe_but_once(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, GOOD.encode())
+    os.close(writing)
+    path = Path(f"/dev/fd/{reading}")
+    assert load(path, {}).model == "glm-ocr"
     with pytest.raises(ConfigError, match="not a regular file"):
-        load(tmp_path / "f.yaml", {})
+        load(path, {}, again=True)
+    os.close(reading)

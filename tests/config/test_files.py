@@ -1,4 +1,5 @@
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,18 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
             read_file(path)
     with pytest.raises(FileNotFoundError):
         read_file(tmp_path / "none")
+
+
+def test_a_pipe_is_waited_for_where_it_may_be_one(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with ThreadPoolExecutor(1) as writer:
+        content = b"x" * 200_000  # more than it holds at once
+        written = writer.submit(lambda: (os.write(writing, content), os.close(writing)))
+        assert read_file(Path(f"/dev/fd/{reading}"), or_pipe=True) == content
+        written.result()
+    os.close(reading)
+    with pytest.raises(OSError, match="it is not a regular file"):
+        read_file(Path("/dev/zero"), or_pipe=True)
 
 
 def test_a_file_is_read_up_to_the_limit_and_no_further(
