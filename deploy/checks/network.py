@@ -264,13 +264,19 @@ def _ingress(pod: Pod, policy: Document) -> Iterator[Problem]:
 
 
 def _may_enter(peer: Mapping[str, Any]) -> bool:
-    labels = wanted(peer.get("podSelector") or {})
     if "namespaceSelector" in peer:
-        spaces = wanted(peer["namespaceSelector"] or {})
-        return _NAMESPACE in spaces and any(
-            labels.get(key, {""}) <= values for key, values in _PROMETHEUS.items()
-        )
+        return is_prometheus(peer)
+    labels = wanted(peer.get("podSelector") or {})
     return "ipBlock" not in peer and labels.get(COMPONENT, {""}) <= _SENDERS
+
+
+def is_prometheus(peer: Mapping[str, Any]) -> bool:
+    """Whether a policy's peer is a namespace's Prometheus, and nothing else."""
+    labels = wanted(peer.get("podSelector") or {})
+    spaces = wanted(peer.get("namespaceSelector") or {})
+    return _NAMESPACE in spaces and any(
+        labels.get(key, {""}) <= values for key, values in _PROMETHEUS.items()
+    )
 
 
 def wanted(selector: Mapping[str, Any]) -> dict[str, set[str]]:
@@ -289,7 +295,7 @@ def _egress(rendering: Rendering, pod: Pod, policies: Iterable[Document]) -> Ite
     if not policies:
         return
     for protocol in ("UDP", "TCP"):
-        if not any(_opens(rule, {_DNS_PORT}, protocol) for rule in rules):
+        if not any(opens(rule, {_DNS_PORT}, protocol) for rule in rules):
             yield Problem(
                 pod.name,
                 "spec.template.metadata.labels",
@@ -302,7 +308,7 @@ def _egress(rendering: Rendering, pod: Pod, policies: Iterable[Document]) -> Ite
             engine.component == ENGINE
             and engine.namespace == pod.namespace
             and not any(
-                _opens(rule, {*engine.ports, *engine.ports.values()}, "TCP") and _leads_to(rule, engine)
+                opens(rule, {*engine.ports, *engine.ports.values()}, "TCP") and _leads_to(rule, engine)
                 for rule in rules
             )
         ):
@@ -319,7 +325,7 @@ def _entry(rendering: Rendering, pod: Pod, policies: Iterable[Document]) -> Iter
         rule
         for policy in policies
         for rule in at(policy, "spec", "ingress") or ()
-        if _opens(rule, {*pod.ports, *pod.ports.values()}, "TCP")
+        if opens(rule, {*pod.ports, *pod.ports.values()}, "TCP")
     ]
     where = "spec.template.metadata.labels"
     if pod.component == GATEWAY and policies and not any(rule.get("from") for rule in rules):
@@ -334,7 +340,8 @@ def _entry(rendering: Rendering, pod: Pod, policies: Iterable[Document]) -> Iter
                 yield Problem(pod.name, where, f"its NetworkPolicies do not let {sender.name} in")
 
 
-def _opens(rule: Mapping[str, Any], ports: set[Any], protocol: str) -> bool:
+def opens(rule: Mapping[str, Any], ports: set[Any], protocol: str) -> bool:
+    """Whether a policy's rule opens one of these ports, which are one's name and number."""
     own = rule.get("ports")
     return not own or any(
         port.get("protocol", "TCP") == protocol and port.get("port", next(iter(ports), None)) in ports
@@ -353,7 +360,7 @@ def _monitors(rendering: Rendering) -> Iterator[Problem]:
     for monitor in rendering.of("PodMonitor"):
         pods = [
             pod
-            for space in _watched(rendering, monitor)
+            for space in watched(rendering, monitor)
             for pod in rendering.selected(at(monitor, "spec", "selector"), space)
         ]
         yield from _watches(rendering, monitor, pods, "podMetricsEndpoints")
@@ -364,7 +371,7 @@ def _monitors(rendering: Rendering) -> Iterator[Problem]:
         services = [
             service
             for service in rendering.of("Service")
-            if namespace_of(service) in _watched(rendering, monitor)
+            if namespace_of(service) in watched(rendering, monitor)
             and matches(at(monitor, "spec", "selector"), at(service, "metadata", "labels"))
         ]
         yield from _watches(rendering, monitor, services, "endpoints")
@@ -391,7 +398,8 @@ def _watches(
         )
 
 
-def _watched(rendering: Rendering, monitor: Document) -> set[str]:
+def watched(rendering: Rendering, monitor: Document) -> set[str]:
+    """Return the namespaces that a monitor looks into."""
     chosen = at(monitor, "spec", "namespaceSelector")
     if chosen.get("any"):
         return set(map(namespace_of, rendering.documents))
@@ -400,17 +408,11 @@ def _watched(rendering: Rendering, monitor: Document) -> set[str]:
 
 def _backends(rendering: Rendering) -> Iterator[Problem]:
     for ingress in rendering.of("Ingress"):
-        backends = [("spec.defaultBackend", at(ingress, "spec", "defaultBackend"))]
-        for index, rule in enumerate(at(ingress, "spec", "rules") or ()):
-            for path in at(rule, "http", "paths") or ():
-                where = f"spec.rules[{rule.get('host', index)}].http.paths[{path.get('path')}].backend"
-                backends.append((where, path.get("backend") or {}))
-        for where, backend in backends:
-            if service := at(backend, "service"):
-                port = at(service, "port")
-                yield from _backend(
-                    rendering, ingress, where, service.get("name"), port.get("name", port.get("number"))
-                )
+        for where, service in ingresses(ingress):
+            port = at(service, "port")
+            yield from _backend(
+                rendering, ingress, where, service.get("name"), port.get("name", port.get("number"))
+            )
     for route in rendering.of("HTTPRoute"):
         for key in ("parentRefs", "rules"):
             if not at(route, "spec", key):
@@ -423,6 +425,18 @@ def _backends(rendering: Rendering) -> Iterator[Problem]:
             for number, backend in enumerate(rule.get("backendRefs") or ()):
                 where = f"spec.rules[{index}].backendRefs[{number}]"
                 yield from _backend(rendering, route, where, backend.get("name"), backend.get("port"))
+
+
+def ingresses(ingress: Document) -> Iterator[tuple[str, Document]]:
+    """Yield the Services that an Ingress leads to, and where it names them."""
+    backends = [("spec.defaultBackend", at(ingress, "spec", "defaultBackend"))]
+    for index, rule in enumerate(at(ingress, "spec", "rules") or ()):
+        for path in at(rule, "http", "paths") or ():
+            where = f"spec.rules[{rule.get('host', index)}].http.paths[{path.get('path')}].backend"
+            backends.append((where, path.get("backend") or {}))
+    for where, backend in backends:
+        if service := at(backend, "service"):
+            yield where, service
 
 
 def _backend(

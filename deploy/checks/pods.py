@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deploy.checks.objects import Container, Document, Pod, Rendering
 
 # Made by the operator with `kubectl create secret`, never by a rendering; and the keys in it.
-SECRETS = {"ocr-gateway-keys": {"engine-key"}}
+SECRETS = {"ocr-gateway-keys": {"engine-key", "keys"}}
 # An engine loads its model for minutes.
 ENGINE_STARTS_S = 300
 # A busy container answers late, and a restart cuts all it has.
@@ -299,7 +299,11 @@ def _reference(
                 f"no Secret {name} is known; the one that operators make is {', '.join(SECRETS)}",
             )
         elif missing := set(keys) - SECRETS[name]:
-            yield Problem(pod.name, where, f"Secret {name} has {SECRETS[name]}, not {missing}")
+            yield Problem(
+                pod.name,
+                where,
+                f"Secret {name} has {', '.join(sorted(SECRETS[name]))}, not {', '.join(sorted(missing))}",
+            )
         return
     found = rendering.find(kind, name, pod.namespace)
     if found is None:

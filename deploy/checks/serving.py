@@ -9,7 +9,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from deploy.checks import autoscaling, engines, series
+from deploy.checks import access, autoscaling, engines, series
 from deploy.checks.network import evictable, fewest, scalers
 from deploy.checks.objects import ENGINE, GATEWAY, POOL, SWEEP, Problem, at, name_of, namespace_of
 from deploy.checks.served import (
@@ -73,6 +73,7 @@ def check(rendering: Rendering) -> Iterator[Problem]:
     for served in found:
         if served.pod.component == GATEWAY:
             yield from _gateway(rendering, served)
+            yield from access.check(rendering, served)
             yield from engines.check(rendering, served)
             yield from _in_front(rendering, served)
             yield from _asked(rendering, served)

@@ -88,7 +88,7 @@ class Clients:
     """
 
     def __init__(
-        self, url: str, model: str, count: int, *, tokens: int, long_tokens: int, pace: float
+        self, url: str, model: str, count: int, *, key: str, tokens: int, long_tokens: int, pace: float
     ) -> None:
         """Prepare clients.
 
@@ -96,6 +96,7 @@ class Clients:
             url: where they ask.
             model: what they ask for.
             count: how many there are.
+            key: the API key they show.
             tokens: an ordinary answer's length.
             long_tokens: a long answer's.
             pace: multiplies pauses between requests, and the time for which idle connections are kept.
@@ -103,6 +104,7 @@ class Clients:
         self._url = url
         self._model = model
         self._count = count
+        self._headers = {"Authorization": f"Bearer {key}"}
         self._tokens = tokens
         self._long_tokens = long_tokens
         self._pace = pace
@@ -120,8 +122,9 @@ class Clients:
             if slow or number % _SHARING == 1:
                 keeps_s = self._pace * (_PATIENT_KEEPS_S if slow else _SDK_KEEPS_S)
                 connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keeps_s)
+                timeout = aiohttp.ClientTimeout(_TIMEOUT_S)
                 http = aiohttp.ClientSession(
-                    self._url, connector=connector, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)
+                    self._url, connector=connector, timeout=timeout, headers=self._headers
                 )
                 self._pools.append(http)
             stream = number // 2 % 2 == 0

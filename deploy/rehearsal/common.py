@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from deploy.rehearsal.pods import ROOT
+from deploy.rehearsal.pods import ROOT, free_port, mount
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from deploy.rehearsal.clients import Tally
 
@@ -18,7 +19,21 @@ GATEWAY, CONFIG_MAP, FILE = "ocr-gateway", "ocr-gateway-routes", "routes.yaml"
 CLIENTS, TOKENS = 64, 60
 # From a pod's termination to the last balancer or DNS server that knows: some seconds in a busy cluster.
 PROPAGATION_S = 3.0
+# What clients show; nobody else's.
+KEY = "a-key-of-this-rehearsal-alone"
 _SHOWN = 20
+
+
+def placed(routes: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a gateway's configuration with what is elsewhere in a cluster: its keys, its admin port."""
+    mount(folder / "keys", {"keys": f"rehearsal {KEY}\n"})
+    auth = {**routes["auth"], "keys_file": str(folder / "keys" / "keys")}
+    return {**routes, "auth": auth, "server": {**routes["server"], "admin_port": free_port()}}
+
+
+def admin_url(routes: Mapping[str, Any]) -> str:
+    """Return where the metrics of a gateway with this configuration are."""
+    return f"http://127.0.0.1:{routes['server']['admin_port']}"
 
 
 def parser(what: str, description: str | None) -> argparse.ArgumentParser:

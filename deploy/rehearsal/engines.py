@@ -32,10 +32,13 @@ from deploy.rehearsal.common import (
     CONFIG_MAP,
     FILE,
     GATEWAY,
+    KEY,
     OVERLAY,
     PROPAGATION_S,
     TOKENS,
+    admin_url,
     conclude,
+    placed,
     say,
 )
 from deploy.rehearsal.names import publish
@@ -279,7 +282,7 @@ class Rehearsal:
         self._say = say
         self._lifecycle = Lifecycle.of(find(objects, "Deployment", GATEWAY), options.pace)
         self._map = dict(find(objects, "ConfigMap", CONFIG_MAP)["data"])
-        self._routes = yaml.safe_load(self._map[FILE])
+        self._routes = placed(yaml.safe_load(self._map[FILE]), folder)
         self._routes["polling"]["resolve_s"] *= options.pace
         # So that all pools have work: by the overlay's own schedule so few clients would leave some idle.
         first, *_, last = (_depth(pool) for pool in self._routes["pools"].values())
@@ -308,6 +311,7 @@ class Rehearsal:
                 gateway.url,
                 self._routes["model"],
                 options.clients,
+                key=KEY,
                 tokens=TOKENS,
                 long_tokens=max(2 * TOKENS, round(LONG_TOKENS * options.pace)),
                 pace=1.0,  # no gateway stops here
@@ -315,7 +319,7 @@ class Rehearsal:
             self.report.tally = clients.tally
             async with clients:
                 await self._play(clients)
-            self.report.served = {pool: await _served(gateway, pool) for pool in self._pools}
+            self.report.served = {pool: await _served(admin_url(self._routes), pool) for pool in self._pools}
         finally:
             await asyncio.gather(gateway.kill(), *(pool.kill() for pool in self._pools.values()))
         return self.report
@@ -384,8 +388,8 @@ class Rehearsal:
         return Pod(GATEWAY, command, f"http://127.0.0.1:{port}", self._lifecycle, lambda *_: None)
 
 
-async def _served(gateway: Pod, pool: str) -> float:
-    async with aiohttp.ClientSession() as session, session.get(f"{gateway.url}/metrics") as reply:
+async def _served(url: str, pool: str) -> float:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as reply:
         families = text_string_to_metric_families(await reply.text())
         return sum(
             sample.value

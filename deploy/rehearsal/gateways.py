@@ -29,10 +29,13 @@ from deploy.rehearsal.common import (
     CONFIG_MAP,
     FILE,
     GATEWAY,
+    KEY,
     OVERLAY,
     PROPAGATION_S,
     TOKENS,
+    admin_url,
     conclude,
+    placed,
     say,
 )
 from deploy.rehearsal.pods import (
@@ -137,6 +140,7 @@ class Rehearsal:
         for route in self._routes["routes"].values():
             route.setdefault("timeouts", {})["connect_s"] = _CONNECT_S
         self._pods: list[Pod] = []
+        self._placed: dict[str, dict[str, Any]] = {}
         self._started = 0
         self._endpoints = Endpoints(PROPAGATION_S * options.pace, lambda _: None)
         self.report = Report()
@@ -157,6 +161,7 @@ class Rehearsal:
                         balancer.url,
                         self._routes["model"],
                         options.clients,
+                        key=KEY,
                         tokens=TOKENS,
                         long_tokens=max(2 * TOKENS, round(LONG_TOKENS * options.pace)),
                         pace=options.pace,
@@ -207,6 +212,7 @@ class Rehearsal:
     async def _start(self) -> Pod:
         self._started += 1
         name = f"{GATEWAY}-{self._started}"
+        self._placed[name] = placed(self._routes, self._folder)
         self._mount(name, self._routes)
         port = free_port()
         pod = Pod(
@@ -243,7 +249,8 @@ class Rehearsal:
         return [sys.executable, "-m", "gateway.cli", *arguments, "--host=127.0.0.1", f"--port={port}"]
 
     def _mount(self, name: str, routes: Mapping[str, Any]) -> None:
-        mount(self._folder / name, {**self._map, FILE: yaml.safe_dump(routes)})
+        own = {key: self._placed[name][key] for key in ("auth", "server")}
+        mount(self._folder / name, {**self._map, FILE: yaml.safe_dump({**routes, **own})})
 
     async def _change_config(self) -> None:
         """Bring a change, an invalid one and a valid one to each gateway in turn, as kubelets would."""
@@ -253,15 +260,27 @@ class Rehearsal:
         invalid = {**changed, "routes": {"text": {"pools": ["no such pool"]}}}
         for pod in self._pods:
             self._mount(pod.name, changed)
-            await _until(pod, "ocr_gateway_config_reloads_total 1.0")
-            await _until(pod, f'ocr_gateway_engine_up{{engine="127.0.0.1:{gone}"', absent=True)
+            await self._until(pod, "ocr_gateway_config_reloads_total 1.0")
+            await self._until(pod, f'ocr_gateway_engine_up{{engine="127.0.0.1:{gone}"', absent=True)
             self._mount(pod.name, invalid)
-            await _until(pod, "ocr_gateway_config_reload_failures_total 1.0")
+            await self._until(pod, "ocr_gateway_config_reload_failures_total 1.0")
             self._mount(pod.name, changed)
-            await _until(pod, "ocr_gateway_config_reloads_total 2.0")
+            await self._until(pod, "ocr_gateway_config_reloads_total 2.0")
             self.report.reloads += 1
             self._say(f"{pod.name} took the ConfigMap's change over, and refused an invalid one")
         self._routes = changed
+
+    async def _until(self, pod: Pod, series: str, *, absent: bool = False) -> None:
+        """Wait until a gateway's metrics show something, or do not any more."""
+        end = time.monotonic() + _RELOADED_S
+        async with aiohttp.ClientSession(admin_url(self._placed[pod.name])) as session:
+            while True:
+                async with session.get("/metrics") as reply:
+                    if (series in await reply.text()) is not absent:
+                        return
+                if time.monotonic() > end:
+                    raise PodError(f"{pod.name} does not show {series!r} after {_RELOADED_S} s")
+                await asyncio.sleep(_LOOK_S)
 
     async def _update(self) -> None:
         """Replace each gateway as the Deployment does: one more, and when it is available, one less.
@@ -282,19 +301,6 @@ class Rehearsal:
     async def _end(self, pod: Pod) -> None:
         ended = self.report.ended[pod.name] = await pod.terminate()
         self._say(f"{pod.name} {ended}")
-
-
-async def _until(pod: Pod, series: str, *, absent: bool = False) -> None:
-    """Wait until a gateway's metrics show something, or do not any more."""
-    end = time.monotonic() + _RELOADED_S
-    async with aiohttp.ClientSession() as session:
-        while True:
-            async with session.get(f"{pod.url}/metrics") as reply:
-                if (series in await reply.text()) is not absent:
-                    return
-            if time.monotonic() > end:
-                raise PodError(f"{pod.name} does not show {series!r} after {_RELOADED_S} s")
-            await asyncio.sleep(_LOOK_S)
 
 
 async def rehearse(options: Options, say: Callable[[str], None]) -> Report:

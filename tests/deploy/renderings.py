@@ -46,6 +46,10 @@ OVERLAYS = [Combination(path.name) for path in sorted((KUBERNETES / "overlays").
 FULL = Combination("production", ("keda", "gateway-api", "engine-metrics"), ("sweep",))
 HPA = Combination("production", ("hpa",), instead="keda")
 NGINX = Combination("production", ("ingress-nginx",))
+TRACED = Combination("production", ("tracing",))
+# Without keys, and with a way in: which is told.
+OPEN = Combination("cpu-demo", ("ingress-nginx", "gateway-api"))
+FETCHING = Combination("production", ("remote-images",))
 COMBINATIONS = [
     *OVERLAYS,
     FULL,
@@ -53,8 +57,8 @@ COMBINATIONS = [
     HPA,
     Combination("single-gpu", ("monitoring", "gateway-api", "engine-metrics")),
     Combination("single-gpu", ("ingress-nginx",)),
-    Combination("cpu-demo", ("monitoring", "ingress-nginx")),
-    Combination("cpu-demo", ("gateway-api",)),
+    Combination("cpu-demo", ("monitoring",)),
+    TRACED,
 ]
 
 

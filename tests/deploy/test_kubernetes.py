@@ -16,7 +16,18 @@ from deploy.checks import schemas
 from deploy.checks.objects import Rendering, name_of
 from deploy.checks.run import policy, problems
 from deploy.checks.series import by_scalers, names
-from tests.deploy.renderings import COMBINATIONS, FULL, HPA, KUBERNETES, NGINX, Combination, rendered
+from tests.deploy.renderings import (
+    COMBINATIONS,
+    FETCHING,
+    FULL,
+    HPA,
+    KUBERNETES,
+    NGINX,
+    OPEN,
+    TRACED,
+    Combination,
+    rendered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,6 +124,9 @@ GPUS = {
     "limits": {"cpu": 4, "memory": "24Gi", "nvidia.com/gpu": "8"},
 }
 FILE = "data routes.yaml"
+POLICY, MONITOR = "NetworkPolicy/ocr-gateway", "PodMonitor/ocr-gateway"
+KEYLESS = "/etc/ocr-gateway-keys/keys is in no Secret that is mounted"
+HOSTS = "\nremote_images: {allow_hosts: [images.example]}\n"
 COMPONENT = "app.kubernetes.io/component"
 
 SECRET = {
@@ -236,7 +250,11 @@ MISTAKES = [
         "no Secret keys",
     ),
     Mistake(
-        "no such key", MTP3, f"{ENGINE} env VLLM_API_KEY valueFrom secretKeyRef key", "key", "not {'key'}"
+        "no such key",
+        MTP3,
+        f"{ENGINE} env VLLM_API_KEY valueFrom secretKeyRef key",
+        "key",
+        "has engine-key, keys, not key",
     ),
     Mistake(
         "no such claim",
@@ -691,11 +709,10 @@ MISTAKES = [
     Mistake("another command", MTP3, f"{ENGINE} command", ["vllm", "bench"], "must be [vllm, serve]"),
     Mistake(
         "variables that are missing",
-        ROUTES,
-        FILE,
-        lambda text: text + "\nremote_images: {allow_hosts: [a.example]}\n",
-        "None must be 0",
         MTP3,
+        f"{ENGINE} env VLLM_MEDIA_URL_ALLOW_REDIRECTS",
+        GONE,
+        "None must be 0",
     ),
     Mistake(
         "a key that engines do not ask for",
@@ -766,6 +783,160 @@ MISTAKES = [
         "ocr-gateway:0.3.0",
         "has no embedded engine",
         of=Combination("cpu-demo"),
+    ),
+    # Who gets in, and what gets out.
+    Mistake("a way in without keys", ROUTES, "data extra", "", "is not set: whoever comes by", of=OPEN),
+    Mistake("keys in no file", GATEWAY, f"{CONTAINER} volumeMounts keys", GONE, KEYLESS, ROUTES),
+    Mistake("keys elsewhere", GATEWAY, f"{CONTAINER} volumeMounts keys mountPath", "/keys", KEYLESS, ROUTES),
+    Mistake(
+        "keys in a manifest",
+        GATEWAY,
+        f"{POD} volumes keys",
+        {"name": "keys", "configMap": {"name": "ocr-gateway-routes"}},
+        KEYLESS,
+        ROUTES,
+    ),
+    Mistake(
+        "keys that never change",
+        GATEWAY,
+        f"{CONTAINER} volumeMounts keys subPath",
+        "keys",
+        "would never see the keys change",
+    ),
+    Mistake(
+        "a key of no Secret",
+        GATEWAY,
+        f"{POD} volumes keys secret items 0 key",
+        "api-keys",
+        "Secret ocr-gateway-keys has engine-key, keys, not api-keys",
+    ),
+    Mistake(
+        "a file of another name",
+        GATEWAY,
+        f"{POD} volumes keys secret items 0 path",
+        "api-keys",
+        "has no keys, which auth.keys_file names",
+    ),
+    Mistake(
+        "keys for all to read", GATEWAY, f"{POD} volumes keys secret defaultMode", GONE, "mode 0644, fsGroup"
+    ),
+    Mistake("keys for nobody", GATEWAY, f"{POD} securityContext fsGroup", GONE, "fsGroup not set"),
+    Mistake(
+        "an admin port for the ingress",
+        POLICY,
+        "spec ingress 0 ports",
+        [{"port": 8000}, {"port": 9090}],
+        "lets others than Prometheus in to the admin port 9090",
+    ),
+    Mistake(
+        "every port for the ingress", POLICY, "spec ingress 0 ports", GONE, "lets others than Prometheus"
+    ),
+    Mistake(
+        "an admin port for all of a namespace",
+        POLICY,
+        "spec ingress 1 from 0 podSelector",
+        GONE,
+        "lets others than Prometheus",
+    ),
+    Mistake(
+        "an admin port that a Service publishes",
+        "Service/ocr-gateway",
+        "spec ports",
+        lambda ports: [*ports, {"name": "admin", "port": 9090, "targetPort": "admin"}],
+        "leads to the admin port 9090",
+    ),
+    Mistake(
+        "an admin port of no container",
+        ROUTES,
+        FILE,
+        replaced("admin_port: 9090", "admin_port: 9091"),
+        "9091 must be one by itself",
+        GATEWAY,
+    ),
+    Mistake(
+        "an admin port that is the other one",
+        ROUTES,
+        FILE,
+        replaced("admin_port: 9090", "admin_port: 8000"),
+        "8000 must be one by itself",
+        GATEWAY,
+    ),
+    Mistake(
+        "no admin port for Prometheus",
+        ROUTES,
+        FILE,
+        lambda text: re.sub(r"  admin_port: .*\n", "", text),
+        "/metrics wants a key",
+        MONITOR,
+    ),
+    Mistake(
+        "Prometheus kept out",
+        POLICY,
+        "spec ingress",
+        lambda rules: rules[:1],
+        "no NetworkPolicy lets Prometheus in",
+        GATEWAY,
+    ),
+    Mistake(
+        "metrics where there are none",
+        MONITOR,
+        "spec podMetricsEndpoints 0 port",
+        "http",
+        "/metrics is at the admin port 9090; at http there is none",
+    ),
+    Mistake(
+        "a probe of the admin port",
+        GATEWAY,
+        f"{CONTAINER} livenessProbe httpGet port",
+        "admin",
+        "also answers where clients are refused",
+    ),
+    Mistake(
+        "hosts that cannot be reached",
+        ROUTES,
+        FILE,
+        lambda text: text + HOSTS,
+        "no NetworkPolicy lets gateways out to fetch images",
+    ),
+    Mistake(
+        "a way out that nobody needs",
+        "NetworkPolicy/ocr-gateway-images",
+        "metadata labels team",
+        "a",
+        "lists no host",
+        of=FETCHING,
+    ),
+    Mistake(
+        "too much memory for bodies",
+        ROUTES,
+        FILE,
+        replaced("limits:    # infl", "limits:\n  inflight_bytes: 2000000000    # infl"),
+        "2000000000 bytes, and the pod may have 2147483648",
+    ),
+    Mistake(
+        "a collector out of reach",
+        "NetworkPolicy/ocr-gateway-tracing",
+        "",
+        GONE,
+        "no NetworkPolicy lets gateways out to port 4318",
+        GATEWAY,
+        TRACED,
+    ),
+    Mistake(
+        "a collector's other port",
+        GATEWAY,
+        f"{CONTAINER} env OTEL_EXPORTER_OTLP_ENDPOINT value",
+        "http://otel-collector.monitoring:4317",
+        "4317 is gRPC's",
+        of=TRACED,
+    ),
+    Mistake(
+        "a collector without a scheme",
+        GATEWAY,
+        f"{CONTAINER} env OTEL_EXPORTER_OTLP_ENDPOINT value",
+        "otel-collector.monitoring:4318",
+        "is no http(s) URL",
+        of=TRACED,
     ),
     # Autoscalers.
     Mistake(
@@ -980,6 +1151,25 @@ def test_an_image_by_digest_may_be_any() -> None:
     image = f"registry.example/ocr@sha256:{'0' * 64}"
     mistake = Mistake("", GATEWAY, f"{CONTAINER} image", image, "", of=Combination("cpu-demo"))
     assert problems(edited(mistake)[0]) == []
+
+
+def fetching(edit: Callable[[dict[str, Any]], object]) -> list[str]:
+    documents = list(rendered(FETCHING))
+    for index, document in enumerate(documents):
+        if name_of(document) in (ROUTES, "NetworkPolicy/ocr-gateway-images"):
+            documents[index] = document = copy.deepcopy(document)
+            if name_of(document) == ROUTES:
+                document["data"]["routes.yaml"] += HOSTS
+            else:
+                edit(document["spec"]["egress"][0]["to"][0]["ipBlock"])
+    return [str(one) for one in policy(documents) if one.name.startswith("NetworkPolicy")]
+
+
+def test_gateways_that_fetch_images_reach_the_internet_and_no_clouds_metadata() -> None:
+    assert fetching(lambda block: None) == []
+    assert fetching(lambda block: block["except"].remove("10.0.0.0/8")) == []
+    (problem,) = fetching(lambda block: block["except"].remove("169.254.0.0/16"))
+    assert "must except 169.254.0.0/16" in problem
 
 
 def test_a_key_in_the_open_is_not_printed() -> None:

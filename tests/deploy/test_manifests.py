@@ -43,7 +43,7 @@ def longest_s(overlay: Path) -> float:
     """How long a client may wait for its answer: in a queue, then for an engine."""
     return max(
         route.queue.max_wait_s + route.timeouts.total_s
-        for route in load(overlay / "routes.yaml").routes.values()
+        for route in load(overlay / "routes.yaml", keys=False).routes.values()
     )
 
 
@@ -61,7 +61,7 @@ def test_every_pool_of_engines_has_its_arguments() -> None:
     wanted = {
         (overlay.name, pool)
         for overlay in OVERLAYS
-        for pool, of in load(overlay / "routes.yaml").pools.items()
+        for pool, of in load(overlay / "routes.yaml", keys=False).pools.items()
         if of.engines != ("embedded",)
     }
     assert {(path.parents[1].name, path.parent.name) for path in ARGUMENTS} == wanted != set()
@@ -69,7 +69,7 @@ def test_every_pool_of_engines_has_its_arguments() -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
 def test_gateways_end_only_after_the_longest_answer(overlay: Path) -> None:
-    assert load(overlay / "routes.yaml").server.drain_s >= longest_s(overlay)
+    assert load(overlay / "routes.yaml", keys=False).server.drain_s >= longest_s(overlay)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
@@ -80,7 +80,7 @@ def test_what_stands_in_front_lets_through_what_the_gateway_takes(overlay: Path,
         for key, value in ingress["metadata"]["annotations"].items()
     }
     megabytes = int(told["proxy-body-size"].removesuffix("m"))
-    assert megabytes * 1024**2 >= load(overlay / "routes.yaml").limits.body_bytes
+    assert megabytes * 1024**2 >= load(overlay / "routes.yaml", keys=False).limits.body_bytes
     assert int(told["proxy-read-timeout"]) > longest_s(overlay)
     assert told["proxy-buffering"] == "off"
 
@@ -92,10 +92,10 @@ def test_a_route_of_the_gateway_api_waits_for_the_longest_answer_and_is_let_in(t
     assert float(rule["timeouts"]["request"].removesuffix("s")) > longest_s(overlay)
     service = objects["Service", "ocr-gateway"]
     assert [port["port"] for port in service["spec"]["ports"]] == [rule["backendRefs"][0]["port"]]
-    (ways,) = objects["NetworkPolicy", "ocr-gateway"]["spec"]["ingress"]
-    proxies, prometheus = ways["from"]
-    assert "envoy-gateway-system" in str(proxies)
-    assert "monitoring" in str(prometheus)
+    proxies, prometheus = objects["NetworkPolicy", "ocr-gateway"]["spec"]["ingress"]
+    assert "envoy-gateway-system" in str(proxies["from"])
+    assert "monitoring" in str(prometheus["from"])
+    assert (proxies["ports"], prometheus["ports"]) == ([{"port": 8000}], [{"port": 9090}])
 
 
 def test_a_swept_routes_file_finds_its_profiles_where_they_are_mounted(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_swept_routes_file_finds_its_profiles_where_they_are_mounted(tmp_path:
                     target = mounted / item["path"]
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_text(data[item["key"]])
-        assert load(mounted / "routes.yaml").profiles["table"].pools["plain"] == ((1.0, 90.0),)
+        assert load(mounted / "routes.yaml", keys=False).profiles["table"].pools["plain"] == ((1.0, 90.0),)
 
 
 def test_the_sweep_is_told_what_it_understands_and_reaches_engines_alone() -> None:

@@ -12,13 +12,14 @@ from pathlib import Path
 from bench.serving import ROOT
 from deploy.checks.render import render
 from deploy.checks.run import problems
+from gateway.config.keys import parse_keys
 
-SECTION = re.search(r"^## 2\..*?(?=^## 3\.)", (ROOT / "docs/deploy.md").read_text(), re.MULTILINE | re.DOTALL)
 
-
-def fences(language: str) -> list[str]:
-    assert SECTION
-    return re.findall(rf"^```{language}\n(.*?)^```$", SECTION[0], re.MULTILINE | re.DOTALL)
+def fences(language: str, step: int = 2) -> list[str]:
+    text = (ROOT / "docs/deploy.md").read_text()
+    section = re.search(rf"^## {step}\..*?(?=^## {step + 1}\.)", text, re.MULTILINE | re.DOTALL)
+    assert section
+    return re.findall(rf"^```{language}\n(.*?)^```$", section[0], re.MULTILINE | re.DOTALL)
 
 
 def ran(folder: Path, script: str) -> str:
@@ -50,3 +51,15 @@ def test_an_operators_own_overlay_comes_out_of_the_commands_that_are_shown(tmp_p
     own.write_text(own.read_text().replace('~1gpu, value: "2"', '~1gpu, value: "1"'))
     told = [f"deploy/kubernetes/overlays/mine: {problem}" for problem in problems(render(mine))]
     assert wrong.strip() in told
+
+
+def test_the_clients_keys_are_made_as_shown_and_the_configuration_takes_them(tmp_path: Path) -> None:
+    make, *_ = fences("sh", 3)
+    told = ran(tmp_path, f"{make}{make}")
+    first, second = re.findall(r"[0-9a-f]{64}", told)
+    keys = parse_keys((tmp_path / "keys").read_bytes(), "keys")
+    assert {keys.owner(key.encode()) for key in (first, second)} == {"invoices"}
+    assert keys.owner(b"") is None
+    routes = ROOT / "deploy/kubernetes/overlays/production/routes.yaml"
+    said = ran(tmp_path, f"KEYS_FILE=$PWD/keys ocr-gateway check --config {routes}")
+    assert "2 API keys of 1 name" in said
