@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import threading
@@ -14,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanKind, StatusCode
 
+from bench.serving import ROOT, free_port
 from gateway import tracing
 from gateway.app import Gateway
 from gateway.config import parse
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 CHAT = "/v1/chat/completions"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SECRET = "planted-secret"
+DOCUMENT = (ROOT / "docs/tracing.md").read_text()
 
 
 class Recorder(SpanProcessor):
@@ -339,9 +346,8 @@ asyncio.run(main())
 
 
 def test_switched_off_nothing_of_it_is_loaded() -> None:
-    root = Path(__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-c", _SERVES], cwd=root, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _SERVES], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.splitlines() == ["200", "[]"], done.stderr
 
@@ -441,6 +447,60 @@ async def test_spans_reach_a_collector_at_the_latest_when_the_gateway_stops(
         f"POST {CHAT}",
     ]
     assert parent_of(engine.headers[0]) == found[3].span_id.hex()
+
+
+async def test_the_documented_command_traces_and_a_stopped_gateway_has_sent_its_spans(tmp_path: Path) -> None:
+    (command,) = re.findall(r"^```sh\n(export .*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    collector, engine, port = Collector(), FakeEngine(), free_port()
+    async with served(collector) as collector_url, served(engine) as engine_url:
+        values = {"model": "glm-ocr", "pools": {"pool": {"engines": [engine_url]}}, "routes": {"text": {}}}
+        (tmp_path / "routes.yaml").write_text(yaml.safe_dump(values))
+        command = command.replace("http://127.0.0.1:4318", collector_url)
+        command = command.replace("ocr-gateway serve", f"exec ocr-gateway serve --port {port}")
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-euc", command), cwd=tmp_path, env={**os.environ, "PATH": path}
+        )
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+                await ready(http)
+                assert (await http.post(CHAT, json=chat())).status_code == 200
+        finally:
+            process.send_signal(signal.SIGINT)
+            await process.wait()
+    (sent,) = engine.headers
+    names = {
+        span.span_id.hex(): span.name
+        for export in collector.exports
+        for one in export.resource_spans
+        for scope in one.scope_spans
+        for span in scope.spans
+    }
+    assert names[parent_of(sent)] == "attempt"
+
+
+async def ready(http: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                if (await http.get("/ready")).status_code == 200:
+                    return
+            await asyncio.sleep(0.05)
+
+
+def test_the_documented_attributes_are_those_there_are() -> None:
+    table = DOCUMENT.partition("| attribute |")[2].partition("\n\n")[0]
+    rows = [line.split(" | ")[0] for line in table.splitlines()]
+    documented = {name for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
+    source = Path(tracing.__file__).read_text()
+    constants = {getattr(module, name) for module, name in used(source)}
+    assert documented == constants | set(re.findall(r'"((?:ocr|gen_ai)\.[a-z_.]+)"', source))
+
+
+def used(source: str) -> list[tuple[Any, str]]:
+    """The attributes that are taken from the semantic conventions, but for the service's own."""
+    found = re.findall(r"(\w+_attributes)\.([A-Z_]+)", source)
+    return [(getattr(tracing, module), name) for module, name in found if module != "service_attributes"]
 
 
 async def test_a_dead_collector_costs_no_request_and_one_line(
