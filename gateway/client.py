@@ -117,6 +117,10 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
+def _note_time(times: list[float]) -> None:
+    times.append(_now())
+
+
 @contextmanager
 def _failures(died: str) -> Iterator[None]:
     """Turn aiohttp's errors into ours."""
@@ -260,15 +264,11 @@ class EngineClient:
             EngineFailed: no connection (code `engine_unreachable`), or it closed early (`engine_died`).
             EngineTooSlow: connecting, the answer's head or the whole answer took too long.
         """
-        headers = {**headers, **_key(engine)}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_s)
-        request = self._session.post(
-            engine.url + path, data=_Body(body), headers=headers, timeout=timeout, allow_redirects=False
-        )
+        sent = self._sent(engine.url + path, body, {**headers, **_key(engine)}, connect_s)
         first_event_by = None if first_event_s is None else _now() + first_event_s
         with _failures("the engine closed the connection without an answer"):
             async with _limit(deadline, first_event_by, "the engine did not begin to answer", "engine_slow"):
-                response = await request
+                response = await sent
         try:
             yield Answer(
                 response.status,
@@ -284,6 +284,27 @@ class EngineClient:
                 response.release()
             else:
                 response.close()
+
+    async def _sent(
+        self, url: str, body: bytes, headers: Mapping[str, str], connect_s: float
+    ) -> aiohttp.ClientResponse:
+        """Send a body, and return what is answered once its head is in."""
+        loop = asyncio.get_running_loop()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_s)
+        while True:
+            started = loop.time()
+            looked: list[float] = []
+            look = loop.call_later(connect_s / 2, _note_time, looked)
+            try:
+                return await self._session.post(
+                    url, data=_Body(body), headers=headers, timeout=timeout, allow_redirects=False
+                )
+            except aiohttp.ConnectionTimeoutError:
+                # Whoever has stood still in between cannot tell: the connection may long have been there.
+                if looked and looked[0] - started < 0.75 * connect_s:
+                    raise
+            finally:
+                look.cancel()
 
     async def healthy(self, engine: Engine, within_s: float) -> bool | None:
         """Ask an engine's /health: True or False by its answer, None where there was none in time."""

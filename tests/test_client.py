@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -245,6 +246,17 @@ async def test_a_page_that_breaks_off_is_not_a_page() -> None:
     async with served(broken) as url, EngineClient() as client:
         with pytest.raises(EngineFailed, match="broke off"):
             await client.page(Engine("e", url, "p", 0), "/metrics", 5)
+
+
+async def test_a_gateway_that_stood_still_does_not_take_the_engine_for_slow() -> None:
+    def stand_still(times: int) -> None:
+        time.sleep(0.3)
+        if times:
+            asyncio.get_running_loop().call_soon(stand_still, times - 1)
+
+    async with served(FakeEngine()) as url, EngineClient() as client:
+        asyncio.get_running_loop().call_soon(stand_still, 3)
+        assert (await post(client, url, connect_s=0.2))[0] == 200
 
 
 async def test_what_comes_unasked_is_not_the_next_clients_answer() -> None:

@@ -319,6 +319,11 @@ def rewritten(
 
 def read_answer(body: bytes) -> WholeAnswer | None:
     """Read an answer that is not streamed; None where it is no completion."""
+    try:
+        if not body.isascii():
+            body.decode()  # what is passed over is not checked for this
+    except UnicodeDecodeError:
+        return None
     answer = _outline(body)
     if answer is None or not answer.is_completion():
         return None

@@ -436,6 +436,7 @@ def test_garbage_tells_nothing() -> None:
     assert read_chunk(b"not json") == StreamChunk()
     for garbage in (b"not json", b"{}", b"[]", b"\xff", b'{"choices": 5}', b"[" * 100_000):
         assert read_answer(garbage) is None
+    assert read_answer(b'{"choices": [{"message": {"content": "\xff"}}]}') is None
     assert read_error_message(b"not json") == ""
 
 
@@ -489,3 +490,84 @@ def test_tells_what_the_engine_broke_off() -> None:
     assert [answer and answer.is_aborted for answer in answers] == [True, False]
     assert read_chunk(aborted).is_aborted
     assert not read_chunk(quoting.encode()).is_aborted
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"kv_transfer_params": {"remote_host": "10.0.0.1", "remote_port": 1}}, "kv_transfer_params"),
+        ({"ec_transfer_params": {}}, "ec_transfer_params"),
+        ({"vllm_xargs": {"kv_transfer_params": "x"}}, "kv_transfer_params"),
+        ({"mm_processor_kwargs": {"videos": ["http://10.0.0.1/"]}}, "mm_processor_kwargs"),
+        ({"mm_processor_kwargs": {"a": {"b": [1, {"c": "/etc/passwd"}]}}}, "mm_processor_kwargs"),
+        ({"mm_processor_kwargs": "http://10.0.0.1/"}, "mm_processor_kwargs"),
+        ({"mm_processor_kwargs": {"images": "page.png"}}, "mm_processor_kwargs"),
+        ({"mm_processor_kwargs": {"images": "A" * 65}}, "mm_processor_kwargs"),
+        ({"media_io_kwargs": {"image": {"backend": "http:x"}}}, "media_io_kwargs"),
+    ],
+)
+@pytest.mark.parametrize("chat", [True, False])
+def test_nothing_that_engines_could_reach_for_passes(members: dict[str, Any], param: str, chat: bool) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", **members}
+    with pytest.raises(BadRequest) as refused:
+        parse_request(json.dumps(body).encode(), chat=chat, max_images=1)
+    assert (refused.value.param, refused.value.code) == (param, "unsupported_parameter")
+
+
+def test_what_engines_parse_and_we_do_not_is_not_passed_unseen() -> None:
+    body = '{"prompt": "x", "mm_processor_kwargs": {"a": "\\ud800", "videos": "http://10.0.0.1/"}}'
+    with pytest.raises(BadRequest, match="not valid JSON"):
+        parse_request(body.encode(), chat=False, max_images=1)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {
+            "mm_processor_kwargs": {
+                "min_pixels": 3136,
+                "max_pixels": 1003520,
+                "do_resize": False,
+                "size": None,
+            }
+        },
+        {"media_io_kwargs": {"image": {"image_mode": "RGB", "rgba_background_color": [255, 255, 255]}}},
+        {"vllm_xargs": {"ngram_size": 30, "window_size": 90, "whitelist_token_ids": [128821]}},
+        {"vllm_xargs": None, "mm_processor_kwargs": None, "kv_transfer_params": None},
+    ],
+)
+def test_what_real_clients_send_passes(members: dict[str, Any]) -> None:
+    body = json.dumps({"prompt": "x", **members}).encode()
+    assert parse_request(body, chat=False, max_images=1).body == body
+
+
+@pytest.mark.parametrize("field", ["video_embeds", "prompt_embeds"])
+def test_embeddings_are_refused_whatever_the_part_says_to_be(field: str) -> None:
+    part = {"type": "text", "text": "x", "uuid": "1", field: "AAAA"}
+    body = json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode()
+    with pytest.raises(BadRequest) as refused:
+        parse_request(body, chat=True, max_images=1)
+    assert refused.value.code == "unsupported_content_part"
+
+
+def test_a_url_is_replaced_where_an_image_stands_and_nowhere_else() -> None:
+    url = "https://images.example/a.png"
+    content = [
+        {"type": "text", "text": url},
+        url,
+        {"type": "image_url", "image_url": {"url": url, "detail": url}, "note": url},
+        {"image_url": url},
+        {"type": "text", "text": "x", "image_url": {"url": "another"}},
+    ]
+    messages = [
+        {"role": "system", "content": url},
+        {"role": "assistant", "content": None, "tool_calls": [url]},
+        {"role": "assistant"},
+        {"role": "user", "name": url, "content": content},
+    ]
+    raw = json.dumps({"messages": messages, "user": url}).encode()
+    request = parse_request(raw, chat=True, max_images=9)
+    got = json.loads(rewritten(request, repaired={b'"%s"' % url.encode(): b'"data:new"'}))
+    content[2] = {"type": "image_url", "image_url": {"url": "data:new", "detail": url}, "note": url}
+    content[3] = {"image_url": "data:new"}
+    assert got == {"messages": messages, "user": url}
