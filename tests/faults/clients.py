@@ -237,13 +237,16 @@ async def half_closes_behind_its_request(target: Target, whole: bool) -> None:
 
 
 async def asks_twice_and_leaves(target: Target, whole: bool) -> None:
-    async with target.peers(8) as peers:
-        for number, peer in enumerate(peers):
-            await peer.send(tiny() + chat(stream=number % 2 == 0, max_tokens=ENDLESS, ignore_eos=True))
+    async def ask(number: int) -> None:
+        async with target.peers(1) as (peer,):
+            endless = chat(stream=number % 2 == 0, max_tokens=ENDLESS, ignore_eos=True)
+            await peer.send(tiny() + endless)
             if number % 3:
                 answer = await peer.answer()
                 assert status(answer) in (200, 503), answer
             (peer.reset if number % 2 else peer.close)()
+
+    await in_groups(ask, range(8))
 
 
 async def comes_with_256_at_once(target: Target, whole: bool) -> None:

@@ -22,8 +22,8 @@ LIMITS = {"header_s": 4, "body_s": 4, "keep_alive_s": 6}
 def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     folder = tmp_path_factory.mktemp("clients")
     log = folder / "log"
-    with engine_processes((3, 0), time_scale=20) as engines, log.open("wb") as file:
-        write_config(folder / "routes.yaml", engines, limits=LIMITS)
+    with engine_processes((3, 0), time_scale=10) as engines, log.open("wb") as file:
+        write_config(folder / "routes.yaml", engines, limits=LIMITS, breaker={"open_s": 1})
         with serve(folder / "routes.yaml", file.fileno()) as served:
             yield Stand(served, engines, log)
 
