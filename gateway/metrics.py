@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
@@ -31,6 +32,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 Stage = Literal["receive", "fetch", "sort", "choose", "forward"]
 
 _PREFIX = "ocr_gateway_"
+_CODES = frozenset((*map(int, HTTPStatus), 499))
 _DURATIONS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 # Tokens per step; 1 is a step of which no draft was accepted.
 _LENGTHS = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.2, 2.4, 2.6, 2.8, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 6, 8, 12)
@@ -303,7 +305,8 @@ class Metrics:
             first_token_s: until the first output of a stream.
             usage: token counts, where the answer told them.
         """
-        self._requests.labels(route, pool, code).inc()
+        # An engine may answer with any number.
+        self._requests.labels(route, pool, code if code in _CODES else f"{code // 100}xx").inc()
         self._duration.labels(route, pool).observe(seconds)
         if waited_s is not None:
             self._queued.labels(route, pool).observe(waited_s)

@@ -50,6 +50,16 @@ def test_what_requests_hold_is_shown_beside_what_they_may(state: State) -> None:
     assert found["ocr_gateway_inflight_bytes_limit", ()] == state.memory.limit
 
 
+def test_an_engine_cannot_make_series_of_its_own(state: State) -> None:
+    metrics = Metrics(state)
+    for code in (200, 429, 499, *range(430, 500)):
+        metrics.finished(
+            route="text", pool="mtp3", code=code, seconds=1, waited_s=None, first_token_s=None, usage=None
+        )
+    codes = {dict(labels)["code"] for name, labels in series(metrics) if name == "ocr_gateway_requests_total"}
+    assert codes == {"200", "429", "431", "451", "499", "4xx"}
+
+
 def test_gauges_show_the_state_at_the_moment_of_the_scrape(state: State) -> None:
     metrics = Metrics(state)
     state.mark("e:1", up=True)
