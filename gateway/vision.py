@@ -26,7 +26,7 @@ THREADS = 2
 # Below this, reading a header costs less than handing it to a thread.
 _INLINE_BYTES = 256 * 1024
 # What all images that are decoded at a time may take. One that needs more is not looked at.
-_DECODING_BYTES = 512 * 1024 * 1024
+DECODING_BYTES = 512 * 1024 * 1024
 _READING_BYTES = 1024 * 1024 * 1024
 
 
@@ -35,7 +35,7 @@ def _readers() -> Turns:
 
 
 def _lookers() -> Turns:
-    return Turns(THREADS, _DECODING_BYTES)
+    return Turns(THREADS, DECODING_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def decoding_bytes(image: Image.Image, *, scans: int) -> int:
         # One scan is decoded row by row at a fraction of its size; several have all coefficients in memory.
         each = 0.5 if scans == 1 else 8
     else:
-        each = 16 if image.format == "WEBP" else 10
+        each = 17 if image.format == "WEBP" else 8.5
     return round(image.width * image.height * each)
 
 

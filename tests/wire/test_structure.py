@@ -1,0 +1,103 @@
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import BadImage
+from gateway.wire.structure import check_structure, has_second_page, without_texts
+from tests import bombs
+from tests.support import encoded, picture
+
+KINDS = ["JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ordinary_images_pass_whole_or_cut_anywhere(kind: str) -> None:
+    data = encoded(picture("some words", (120, 60)), kind)
+    for cut in {*range(0, len(data), max(1, len(data) // 60)), len(data)}:
+        check_structure(data[:cut])
+
+
+BUSY = {
+    "a JPEG with profile and metadata": bombs.jpeg(*[bombs.segment(0xE2, bytes(65_000))] * 255),
+    "a JPEG with fill and stray markers": bombs.jpeg(
+        b"\xff\xff\xff\xfe\0\2", b"\xff\x01", b"\xff\0", b"junk"
+    ),
+    "a PNG with texts": bombs.png(*[(b"tEXt", b"a\0b")] * 40, *[bombs.packed_text(b"zTXt", 100)] * 10),
+    "an animated PNG": bombs.png(*[(b"fcTL", bytes(26)), (b"fdAT", bytes(2000))] * 500),
+    "a PNG of small chunks": bombs.png(*[(b"IDAT", bytes(600))] * 1000),
+    "a GIF with a comment": bombs.gif(500),
+    "a TIFF of a row a strip": bombs.strips(19_000, (64, 19_000)),
+    "a TIFF of the other order": bombs.tiff([(256, 4, 1, 10)], big_endian=True),
+}
+
+
+@pytest.mark.parametrize("name", BUSY)
+def test_what_real_writers_do_passes(name: str) -> None:
+    check_structure(BUSY[name])
+
+
+BOMBS = [name for name in bombs.REFUSED if "pixels" not in name or "chunks" in name]
+BOMBS = [name for name in BOMBS if "2 **" not in name and "height" not in name and "rows" not in name]
+
+
+@pytest.mark.parametrize("name", [name for name in BOMBS if "scans" not in name])
+def test_what_no_real_writer_does_is_refused(name: str) -> None:
+    with pytest.raises(BadImage, match="more"):
+        check_structure(bombs.REFUSED[name]())
+
+
+def test_a_gif_of_nothing_but_blocks_ends() -> None:
+    head = encoded(picture("x", (20, 10)), "GIF")[:10] + b"\0\0\0"
+    with pytest.raises(BadImage, match="comments"):
+        check_structure(head + b"\0" * 5000)
+    with pytest.raises(BadImage, match="comments"):
+        check_structure(head + b"!\xfe" + b"\1c" * 5000)
+
+
+def test_what_would_be_unpacked_for_nothing_is_left_out() -> None:
+    extra = [(b"tEXt", b"a\0b"), bombs.packed_text(b"zTXt", 9), (b"tIME", bytes(7))]
+    extra += [bombs.packed_text(b"iCCP", 9), bombs.packed_text(b"iTXt", 9)]
+    assert without_texts(bombs.png(*extra)) == bombs.png(extra[0], extra[2])
+    untouched = bombs.png(extra[0])
+    assert without_texts(untouched) is untouched
+    jpeg = bombs.jpeg()
+    assert without_texts(jpeg) is jpeg
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_second_page_is_seen(order: str, big: bool) -> None:
+    if big and order == ">":
+        pytest.skip("Pillow reads no big-endian BigTIFF")
+    mark = {"<": b"II", ">": b"MM"}[order] + struct.pack(f"{order}H", 43 if big else 42)
+    at, count, entry, place = (16, "Q", 20, "Q") if big else (8, "H", 12, "I")
+    head = mark + (struct.pack("<HHQ", 8, 0, 16) if big else struct.pack(f"{order}I", 8))
+    directory = struct.pack(f"{order}{count}", 1) + bytes(entry)
+    end = at + len(directory) + struct.calcsize(place)
+
+    def told(following: int, behind: bytes = b"") -> bool:
+        return has_second_page(head + directory + struct.pack(f"{order}{place}", following) + behind)
+
+    assert not told(0)
+    assert not told(at)  # round and round: Pillow takes it for the end
+    assert not told(end + 999)
+    assert told(end, directory)
+    check_structure(head + directory)
+
+
+@given(
+    st.sampled_from([encoded(picture("words", (40, 20)), kind) for kind in KINDS]),
+    st.lists(st.tuples(st.integers(0, 300), st.binary(min_size=1, max_size=4)), max_size=6),
+)
+def test_damage_is_refused_or_passes_but_never_a_fault(data: bytes, damage: list[tuple[int, bytes]]) -> None:
+    for at, other in damage:
+        data = data[:at] + other + data[at + len(other) :]
+    try:
+        check_structure(data)
+    except BadImage:
+        return
+    without_texts(data)
+    if data[:4] in (b"II*\0", b"MM\0*"):
+        has_second_page(data)
