@@ -272,8 +272,8 @@ async def _stream(
                 yield passed
     except GatewayError as error:
         outturn.failed, outturn.error = error.status, error.code or ""
-        # A document longer than the request's time is not the engine's fault.
-        if error.code != "total_timeout":
+        # A document longer than the request's time is not the engine's fault, nor is our want of memory.
+        if error.code not in ("total_timeout", FULL):
             lease.outcome(retry.blame(Failure.BROKEN_STREAM))
         yield sse.data_event(openai.error_body(error))
 
@@ -290,6 +290,7 @@ class _Events:
         self._outturn = outturn
         self._job = job
         self._splitter = sse.EventSplitter()
+        self._pending = 0
         self._until = answer.first_event_by
 
     async def opening(self) -> bytes:
@@ -300,7 +301,7 @@ class _Events:
         """
         held = b""
         while data := await self._answer.more(self._until):
-            events = self._splitter.feed(data)
+            events = self._split(data)
             first = next((told for event in events if (told := sse.event_data(event)) is not None), None)
             if first is not None:
                 chunk = openai.read_chunk(first)
@@ -324,7 +325,7 @@ class _Events:
             GatewayError: it broke off, or ended without saying so.
         """
         while not self._outturn.ended and (data := await self._answer.more(self._until)):
-            if passed := self._for_client(self._splitter.feed(data)):
+            if passed := self._for_client(self._split(data)):
                 yield passed
         if self._outturn.ended:
             await self._answer.glimpse(_END_BYTES, _END_S)
@@ -337,6 +338,17 @@ class _Events:
         elif not self._outturn.failed:
             raise EngineFailed("the engine's stream ended without [DONE]", code="engine_died")
         self._end()
+
+    def _split(self, data: bytes) -> list[bytes]:
+        """Return the events that are whole now; what waits for its end is counted as held."""
+        events = self._splitter.feed(data)
+        more = self._splitter.pending - self._pending
+        self._pending += more
+        if more > 0:
+            self._job.held.answered(more)
+        else:
+            self._job.held.drop(-more)
+        return events
 
     def _end(self) -> None:
         """Judge the engine, and free its place."""

@@ -69,7 +69,7 @@ class Tried:
         self.phase = Phase.CLOSED
         self.in_flight_at_the_end: int | None = None
         self.outturn = Outturn()
-        self.held = 0
+        self.held = self.held_at_the_end = 0
         self.error: GatewayError | None = None
         self.sample: Sample | None = None
 
@@ -123,6 +123,7 @@ async def tried(
                             begun.set()
                         if leave_at and leave_at in result.body:
                             break
+                    result.held_at_the_end = held.size
                     result.in_flight_at_the_end = state.snapshot().routes["text"].in_flight
             except AttemptFailed as failed:
                 result.failure, result.code, result.error = failed.failure, failed.error.code, failed.error
@@ -409,3 +410,26 @@ async def test_only_a_sane_time_to_wait_is_taken_from_an_engine(told: bytes, sec
     result = await tried(busy)
     assert result.error is not None
     assert result.error.retry_after == seconds
+
+
+async def test_an_event_that_does_not_end_is_held_and_ends_the_stream_where_there_is_no_memory() -> None:
+    opening = chunk("a")
+    whole = await tried(events(opening, b"data: " + b"x" * 30_000, b"\n\n", "[DONE]"), memory_bytes=100_000)
+    assert whole.body.endswith(b"[DONE]\n\n")
+    assert whole.held_at_the_end == 0
+    begun = asyncio.Event()
+
+    async def endless(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        await send.event(opening)
+        await begun.wait()
+        for _ in range(9):
+            await send.body(b"data: " + b"x" * 30_000)
+
+    result = await tried(endless, memory_bytes=100_000, begun=begun)
+    assert result.status == 200
+    assert b"memory_full" in result.body
+    assert result.phase is Phase.CLOSED
+    first = await tried(events(*[b"data: " + b"x" * 30_000] * 9), memory_bytes=100_000)
+    assert first.error is not None
+    assert (first.status, first.error.code) == (0, "memory_full")

@@ -15,7 +15,7 @@ DONE = b"[DONE]"
 class EventSplitter:
     """Cuts a stream into events; joined together again they are the stream."""
 
-    def __init__(self, max_event_bytes: int = 16 * 1024 * 1024) -> None:
+    def __init__(self, max_event_bytes: int = 4 * 1024 * 1024) -> None:
         self._buffer = bytearray()
         self._max = max_event_bytes
 
@@ -40,6 +40,11 @@ class EventSplitter:
                 f"the engine sent an event of more than {self._max:,} bytes", code="bad_stream"
             )
         return events
+
+    @property
+    def pending(self) -> int:
+        """Bytes of the event that is not whole yet."""
+        return len(self._buffer)
 
     def rest(self) -> bytes:
         """Return what came after the last whole event."""
