@@ -75,9 +75,13 @@ class Connections(ServerState):
         """End what has taken too long; to be called about twice a second."""
         now, limits = self.clock(), self.limits()
         self._capacity = self._find_capacity()
+        # Where the process itself is late, what has come in time may lie unread.
         for one in _before(self.idle, now - limits.keep_alive_s):
-            one.end()
+            if not _unread(one.transport):
+                one.end()
         for one in _before(self.heads, now - limits.header_s):
+            if _unread(one.transport) and now - self.heads[one] < 2 * limits.header_s:
+                continue
             one.refuse(
                 RequestTimeout(
                     f"the headers did not come within {limits.header_s:g} s (limits.header_s)",
@@ -316,6 +320,7 @@ class Protocol(HttpToolsProtocol):
             self.cycle.more_body
             and not self.flow.read_paused
             and overdue(now - self._since, self._body, body_s)
+            and (overdue(now - self._since, self._body, 2 * body_s) or not _unread(self.transport))
         ):
             self._fail(
                 RequestTimeout(
@@ -457,6 +462,7 @@ def _too_large(limit: int) -> HeadersTooLarge:
 
 
 def _unread(transport: asyncio.Transport) -> bool:
+    """Whether bytes have come that the event loop has not got to."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
     return bool(poll.poll(0))

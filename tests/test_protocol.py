@@ -656,7 +656,43 @@ async def test_idle_connections_are_closed_without_a_word(it: Listening, before:
     await it.gone()
 
 
-async def test_a_client_that_never_reads_its_pages_is_dropped_with_what_waits_for_it(it: Listening) -> None:
+async def test_what_came_in_time_counts_where_the_process_itself_is_late(it: Listening) -> None:
+    slow, sending = await it.connect(), await it.connect()
+    slow.send(HEALTH[:10])
+    sending.send(request()[:-5])
+    await until(lambda: it.connections.heads and it.connections.busy)
+    slow.send(HEALTH[10:])
+    it.later(19)  # before the event loop has read what came
+    assert (await slow.answer())[0] == 200
+    slow.send(HEALTH)
+    sending.send(SMALL[-5:])
+    it.later(40)
+    assert (await slow.answer())[0] == 200
+    assert (await sending.answer())[0] == 200
+    await until(lambda: len(it.connections.idle) == 2)
+    sending.send(HEALTH)
+    it.later(80)
+    assert (await sending.answer())[0] == 200
+    await slow.ended()
+    sending.writer.close()
+
+
+async def test_a_server_that_shuts_down_finishes_what_it_has_begun(it: Listening) -> None:
+    it.engine.behave = held = Held()
+    idle, busy = await it.connect(), await it.connect()
+    busy.send(request())
+    await until(lambda: it.engine.running and it.connections.idle)
+    for one in list(it.connections.connections):
+        one.shutdown()
+    await idle.ended()
+    held.go_on.set()
+    status, headers, _ = await busy.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    await busy.ended()
+
+
+async def unread(it: Listening) -> Client:
+    """A client whose answers fill all buffers between the gateway and it."""
     client = await it.connect(receive=2048)
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]
     await until(lambda: it.connections.idle)
@@ -665,6 +701,11 @@ async def test_a_client_that_never_reads_its_pages_is_dropped_with_what_waits_fo
         answered = it.connections.total_requests
         client.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
         await until(lambda: it.connections.total_requests > answered)  # noqa: B023
+    return client
+
+
+async def test_a_client_that_never_reads_its_pages_is_dropped_with_what_waits_for_it(it: Listening) -> None:
+    client = await unread(it)
     it.later(0)
     it.later(29)
     assert it.connections.connections
@@ -672,6 +713,18 @@ async def test_a_client_that_never_reads_its_pages_is_dropped_with_what_waits_fo
     await it.gone()
     client.writer.transport.abort()
     assert it.connections.refused["answer_not_read"] == 1
+
+
+async def test_a_client_that_reads_late_is_idle_once_it_has_read(it: Listening) -> None:
+    client = await unread(it)
+    it.later(0)
+    it.later(29)
+    client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+    (one,) = it.connections.busy
+    await until(lambda: not one.transport.get_write_buffer_size())
+    it.later(0)
+    assert list(it.connections.idle) == [one]
+    client.writer.transport.abort()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -789,7 +842,8 @@ async def test_a_connection_is_idle_when_nothing_has_come_for_a_while(it: Listen
 class Wire:
     """A transport that takes all that is written to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
         self.sent = b""
         self.closing = False
 
@@ -807,8 +861,8 @@ class Wire:
     def get_write_buffer_size(self) -> int:
         return 0
 
-    def get_extra_info(self, name: str) -> None:
-        return None
+    def get_extra_info(self, name: str) -> socket.socket | None:
+        return self.connection if name == "socket" else None
 
     def pause_reading(self) -> None: ...
 
@@ -847,13 +901,18 @@ async def _reads(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body"})
 
 
-async def _feed(pieces: list[bytes]) -> tuple[bytes, bool]:
+async def fed(pieces: list[bytes]) -> tuple[bytes, bool]:
     """What a connection answers to pieces, and whether it is over once time has passed."""
+    here, there = socket.socketpair()
+    with here, there:
+        return await _feed(pieces, Wire(here))
+
+
+async def _feed(pieces: list[bytes], wire: Wire) -> tuple[bytes, bool]:
     clock = Clock()
     limits = parse(CONFIG.replace("ENGINE", "http://x:1").replace("LIMITS", "{}"), "f", Path(), {}).limits
     connections = Connections(lambda: limits, lambda: 100, clock)
     protocol = Protocol(uvicorn.Config(_reads, log_config=None, ws="none"), connections, {})
-    wire = Wire()
     protocol.connection_made(wire)  # type: ignore[arg-type]
     for piece in pieces:
         if not wire.closing:
@@ -873,7 +932,7 @@ async def _feed(pieces: list[bytes]) -> tuple[bytes, bool]:
 
 @given(st.lists(st.binary(max_size=20) | st.sampled_from(PIECES), max_size=12))
 async def test_whatever_comes_is_answered_or_ended(pieces: list[bytes]) -> None:
-    sent, over = await _feed(pieces)
+    sent, over = await fed(pieces)
     assert over
     assert sent == b"" or sent.startswith(b"HTTP/1.1 ")
     assert sent.count(b"HTTP/1.1 ") == sent.count(b"\r\n\r\n")
@@ -884,6 +943,6 @@ async def test_how_a_request_is_cut_changes_nothing(cuts: list[int]) -> None:
     whole = request()
     places = [0, *sorted(cuts), len(whole)]
     pieces = [whole[start:end] for start, end in itertools.pairwise(places)]
-    sent, _ = await _feed(pieces)
+    sent, _ = await fed(pieces)
     assert sent.startswith(b"HTTP/1.1 200 ")
     assert b"close" not in sent
