@@ -176,6 +176,9 @@ class Tracing:
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(_NAME, gateway.__version__)
+        # From here on the library would tell of every span that is lost, as the exporter here does once, and
+        # quote clients' headers that are wrong.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
     @classmethod
     def to_collector(cls) -> Self:
@@ -188,12 +191,9 @@ class Tracing:
             if os.environ.get(name, "http/protobuf") != "http/protobuf":
                 raise ConfigError([f"{name}: spans go out by http/protobuf only (port 4318 of a collector)"])
         try:
-            tracing = cls(_Batches(_Exporter(OTLPSpanExporter())))
+            return cls(_Batches(_Exporter(OTLPSpanExporter())))
         except ValueError as error:
             raise ConfigError([f"OTEL_*: {error}"]) from error
-        # From here on, the exporter here tells of what is lost: the library would for every batch and span.
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        return tracing
 
     def begin(
         self, path: str, model: str, context: Mapping[str, str]

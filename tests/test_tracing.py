@@ -277,11 +277,14 @@ async def test_no_span_stays_open_whatever_engines_and_clients_do(spans: Recorde
     assert len({span.context.span_id for span in spans.ended}) == len(spans.ended)
 
 
-async def test_nothing_of_a_document_a_key_or_a_query_is_in_a_span(spans: Recorder, running: Running) -> None:
+async def test_nothing_of_a_document_a_key_or_a_query_is_in_a_span_or_the_log(
+    spans: Recorder, running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     async def quotes(engine: FakeEngine, request: Any, send: _Sender) -> None:
         await send.json({"error": {"message": SECRET}}, 500)
 
     headers = {"authorization": f"Bearer {SECRET}", "x-other": SECRET, "user-agent": SECRET}
+    headers |= {"traceparent": PARENT, "tracestate": f"{SECRET}!,a=1", "baggage": f"a={SECRET}"}
     for behave, body in [
         (None, chat(f"Text Recognition: {SECRET}", user=SECRET)),
         (None, chat(SECRET, metadata={"ocr_route": SECRET})),
@@ -293,7 +296,7 @@ async def test_nothing_of_a_document_a_key_or_a_query_is_in_a_span(spans: Record
         running.plain.behave = running.deep.behave = behave
         await running.http.post(f"{CHAT}?token={SECRET}", json=body, headers=headers)
     await spans.complete(6)
-    assert SECRET not in "".join(span.to_json() for span in spans.ended)
+    assert SECRET not in "".join(span.to_json() for span in spans.ended) + caplog.text
 
 
 @pytest.mark.parametrize(
