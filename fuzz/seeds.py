@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ def inputs() -> Iterator[tuple[str, bytes]]:
     yield "version", _input(target._speculation, b'{"version": "0.31.0"}')
     for name, url in pictures.items():
         yield f"image-{name}", _input(target._image, base64.b64decode(url.partition(",")[2]))
+        yield f"structure-{name}", _input(target._structure, base64.b64decode(url.partition(",")[2]))
+    yield "structure-texts", _input(target._structure, _with_texts(pictures["png"]))
     for number, url in enumerate(
         (pictures["png"], "data:image/jpeg;charset=utf-8;base64, _-8\n", "data:base64,%2B8=")
     ):
@@ -58,6 +61,13 @@ def inputs() -> Iterator[tuple[str, bytes]]:
     yield "remote", _input(target._url, b"https://Images.example:8443/a/b.png?x=1#f")
     yield "remote-ip", _input(target._url, b"http://[::ffff:127.0.0.1]/")
     yield "trace", _input(target._trace, b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01\nvendor=1,other=2")
+
+
+def _with_texts(url: str) -> bytes:
+    data = base64.b64decode(url.partition(",")[2])
+    text = b"zTXtkey\0\0packed"
+    chunk = (len(text) - 4).to_bytes(4, "big") + text + zlib.crc32(text).to_bytes(4, "big")
+    return data[:33] + chunk + data[33:]  # behind the header
 
 
 def _input(parser: Callable[[bytes], None], data: bytes) -> bytes:

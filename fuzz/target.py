@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING
 from gateway.config import parse as parse_config
 from gateway.config.keys import MIN_KEY_LENGTH, parse_keys
 from gateway.errors import BadImage, BadRequest, ConfigError, EngineFailed
-from gateway.wire import head, images, openai, pixels, remote, sse, trace_context, vllm, vllm_bench
+from gateway.wire import (
+    head,
+    images,
+    openai,
+    pixels,
+    remote,
+    sse,
+    structure,
+    trace_context,
+    vllm,
+    vllm_bench,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,9 +208,19 @@ def _trace(data: bytes) -> None:
     _must(again == told, "and valid itself")
 
 
+def _structure(data: bytes) -> None:
+    with contextlib.suppress(BadImage):
+        structure.check_structure(data)
+        plain = structure.without_texts(data)
+        _must(len(plain) <= len(data), "nothing is added")
+        _must(structure.without_texts(plain) == plain, "what has no texts stays as it is")
+        if data[:4] in (b"II*\0", b"MM\0*"):
+            structure.has_second_page(data)
+
+
 _NOWHERE = Path(tempfile.gettempdir(), "there-is-no-such-folder")
 # The corpus refers to these by their places: new ones go to the end.
 PARSERS: tuple[Callable[[bytes], None], ...] = (
     *(_events, _chat, _text, _answer, _metrics, _speculation, _data_url, _image, _bench),
-    *(_config, _keys, _head, _url, _trace),
+    *(_config, _keys, _head, _url, _trace, _structure),
 )

@@ -14,6 +14,7 @@ from tests.fuzz.documented import Client, run_random, systematic
 from tests.fuzz.exchange import Wrong, check, exchange
 from tests.fuzz.mutations import KINDS
 from tests.fuzz.seeds import seeds
+from tests.fuzz.target import IMAGE_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,6 +64,7 @@ async def replay(target: Target, requests: Iterable[tuple[str, bytes]], tally: T
 
     async def client() -> None:
         for name, raw in left:
+            raw = raw.replace(b":%d/" % IMAGE_PORT, b":%05d/" % target.image_port)
             try:
                 answer = await exchange(target.port, raw)
                 if answer:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import h11
 
-from tests.fuzz.target import HANG_S, KEY
+from tests.fuzz.target import HANG_S, KEY, LIMITED
 
 # A fault of the engine's, or no place on one: told as such, with when to come back.
 BY_DESIGN = (502, 503, 504)
@@ -106,7 +106,8 @@ def check(answer: Answer, *, head: bool = False) -> None:
         raise Wrong(f"x-request-id: {headers[b'x-request-id']!r}")
     if b"x-evil" in headers:
         raise Wrong("a header was injected")
-    if KEY.encode() in answer.body or any(KEY.encode() in value for value in headers.values()):
+    told = answer.body + b"".join(headers.values())
+    if KEY.encode() in told or LIMITED.encode() in told:
         raise Wrong("the API key came back")
     if status >= 400 and not head:
         _check_error(answer)

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tests.fuzz.seeds import raw_request
+from tests.fuzz.target import LIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,12 @@ _HEADERS = (
     *("content-encoding: gzip", "content-type: text/plain", "content-type: application/json; charset=utf-16"),
     *("content-type: ", "host: ", "host: a\tb", "connection: close", "connection: keep-alive, upgrade"),
     *("upgrade: websocket", "upgrade: h2c", "http2-settings: AAMAAABkAAQAAP__", "expect: 100-continue"),
-    *("expect: 200-maybe", "authorization: Bearer nobody", "authorization: ", "authorization: Basic Zm9v"),
+    *(
+        "expect: 200-maybe",
+        "authorization: Bearer nobody",
+        "authorization: ",
+        "authorization: Basic Zm9v",
+    ),
     *(
         "x-request-id: ../../etc",
         "x-request-id: a b",
@@ -135,7 +141,8 @@ def mutated_json(rng: Random, seed: Seed) -> bytes:
         twice = rng.choice(("model", "messages", "stream", "stream_options", "metadata", "n"))
         value = json.dumps(rng.choice(_VALUES))
         text = f'{{"{twice}":{value},{text[1:]}' if rng.random() < 0.5 else f'{text[:-1]},"{twice}":{value}}}'
-    return raw_request("POST", seed.path, text.encode(), seed.headers, chunks=rng.choice((0, 0, 0, 1, 5)))
+    headers = seed.headers if rng.random() < 0.95 else {**seed.headers, "authorization": f"Bearer {LIMITED}"}
+    return raw_request("POST", seed.path, text.encode(), headers, chunks=rng.choice((0, 0, 0, 1, 5)))
 
 
 def mutated_body(rng: Random, seed: Seed) -> bytes:

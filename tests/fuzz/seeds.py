@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fuzz.target import KEY
+from tests.fuzz.target import IMAGE_PORT, KEY
 from tests.support import chat, data_url, encoded, picture, png
 
 CHAT = "/v1/chat/completions"
@@ -139,6 +139,7 @@ def seeds() -> tuple[Seed, ...]:
         Seed("stream", chat("Text Recognition:", image["png"], stream=True)),
         Seed("stream-usage", chat("OCR:", image["gif"], stream=True, stream_options={"include_usage": True})),
         Seed("infinity-ping", {"model": "glm-ocr", "messages": [{"role": "user", "content": "ping"}]}),
-        Seed("remote", chat("OCR:", "https://images.example/page.png")),
+        Seed("remote", chat("OCR:", f"http://127.0.0.1:{IMAGE_PORT}/page.png")),
+        Seed("remote-unlisted", chat("OCR:", "https://images.example/page.png")),
         Seed("completion", {"model": "glm-ocr", "prompt": "ping", "stream": True, "max_tokens": 1}, TEXT),
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from bench.serving import serve
-from tests.support import FakeEngine, answer, served
+from tests.support import FakeEngine, answer, png, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
     from bench.serving import Served
 
-KEY = "fuzz-0123456789"
+KEY = "fuzz-0123456789abcdef"
+# One that may ask a few times a minute only.
+LIMITED = "slow-0123456789abcdef"
+# In a URL it stands for the port on which images are served.
+IMAGE_PORT = 99999
 ROUTES = ("text", "key-value", "table")
 # A request that is not whole is given up after these.
 SLOW_S = 1.0
@@ -32,9 +36,15 @@ HANG_S = 20.0
 
 
 class Engine(FakeEngine):
-    """Answers what is JSON and refuses, as vLLM would, what is not; keeps nothing of it."""
+    """Answers what is JSON and refuses, as vLLM would, what is not; keeps nothing; has an image, too."""
+
+    image = png("remote", (64, 32))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] == "/page.png":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"x", b"y")]})
+            await send({"type": "http.response.body", "body": self.image})
+            return
         try:
             await super().__call__(scope, receive, send)
         except (ValueError, RecursionError):
@@ -82,6 +92,7 @@ class Target:
 
     served: Served
     log: Path
+    image_port: int
 
     @property
     def url(self) -> str:
@@ -133,7 +144,10 @@ class Target:
         ]
 
 
-_HELD = ("ocr_gateway_in_flight", "ocr_gateway_waiting", "ocr_gateway_engine_in_flight")
+_HELD = (
+    *("ocr_gateway_in_flight", "ocr_gateway_waiting", "ocr_gateway_engine_in_flight"),
+    "ocr_gateway_inflight_bytes",
+)
 
 
 @contextlib.contextmanager
@@ -141,7 +155,8 @@ def target(folder: Path, **sections: Any) -> Iterator[Target]:
     """Serve what is fuzzed; `sections` replace those of its configuration."""
     with engine() as url:
         keys, config, log = folder / "keys", folder / "routes.yaml", folder / "log"
-        keys.write_text(f"fuzz {KEY}\n")
+        keys.write_text(f"fuzz {KEY}\nlimited {LIMITED}\n")
+        image_port = int(url.rpartition(":")[2])
         values = {
             "model": "glm-ocr",
             "pools": {"pool": {"engines": [url]}},
@@ -149,10 +164,18 @@ def target(folder: Path, **sections: Any) -> Iterator[Target]:
                 name: {"timeouts": {"connect_s": 2, "first_event_s": 5, "total_s": 10}} for name in ROUTES
             },
             "polling": {"scrape_s": 0.5},
+            "auth": {
+                "keys_file": str(keys),
+                "limits": {"limited": {"requests_per_minute": 20, "image_bytes_per_minute": 50_000}},
+            },
+            "remote_images": {
+                "allow_hosts": [f"127.0.0.1:{image_port}"],
+                "allow_networks": ["127.0.0.0/8"],
+                "timeout_s": 2,
+            },
             "limits": {
                 "body_bytes": 1_000_000,
                 "image_pixels": 4_000_000,
-                "images_per_request": 3,
                 "header_s": SLOW_S,
                 "body_s": SLOW_S,
             },
@@ -161,4 +184,4 @@ def target(folder: Path, **sections: Any) -> Iterator[Target]:
         }
         config.write_text(yaml.safe_dump(values))
         with log.open("wb") as stderr, serve(config, stderr.fileno()) as gateway:
-            yield Target(gateway, log)
+            yield Target(gateway, log, image_port)
