@@ -23,6 +23,9 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 # Where the pixels must begin, colour profiles and metadata before them included.
 _HEADER_BYTES = 2 * 1024 * 1024
 
+# Small images are not reduced before they are made upright and opaque, which takes several copies.
+_UNREDUCED_PIXELS = 1664**2
+
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP")
 
 
@@ -65,7 +68,8 @@ def decoding_bytes(image: Image.Image, *, scans: int) -> int:
         each = 0.5 if scans == 1 else 8
     else:
         each = 17 if image.format == "WEBP" else 8.5
-    return round(image.width * image.height * each)
+    pixels = image.width * image.height
+    return max(round(pixels * each), min(pixels, _UNREDUCED_PIXELS) * 22)
 
 
 def decode_rgb(data: bytes) -> Image.Image:
@@ -91,7 +95,8 @@ def thumbnail(data: bytes, side: int) -> NDArray[np.uint8]:
     image.draft("L", (int(side * 0.78), side))
     image = _decoded(image)
     if max(image.size) > 3 * side:
-        image = _reducible(image).reduce(max(image.size) // (2 * side))
+        image = _reducible(image)  # which lets the other go, before there is a third
+        image = image.reduce(max(image.size) // (2 * side))
     grey = _rgb(image).convert("L")
     grey.thumbnail((side, side), Image.Resampling.BOX)
     return np.asarray(grey, dtype=np.uint8)

@@ -6,7 +6,6 @@ millions of bytes, are seconds of work behind some kilobytes. Real files have a 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Literal
 
 from gateway.errors import BadImage
@@ -32,7 +31,6 @@ _MAX_NUMBERS = 40_000
 _SCAN = b"\xda"
 # Markers without a length behind them.
 _BARE = frozenset(bytes([code]) for code in (0, 1, *range(0xD0, 0xDA)))
-_FILL = re.compile(rb"\xff+")
 _UNPACKED = frozenset((b"zTXt", b"iTXt", b"iCCP"))
 _FRAMES = frozenset((b"fcTL", b"fdAT"))
 # Bytes of a value, by its type; the first four are kept as they are.
@@ -95,12 +93,13 @@ def has_second_page(data: bytes) -> bool:
 def _check_segments(data: bytes) -> None:
     at, junk = 2, 0
     for _ in range(_MAX_SEGMENTS):
-        fill = _FILL.search(data, at)
-        end = fill.end() if fill else len(data)
-        junk += max(0, end - 1 - at)
+        window = data[at : at + _MAX_JUNK + 2]
+        start = window.find(b"\xff")
+        behind = window[start:].lstrip(b"\xff") if start >= 0 else b""
+        junk += max(0, len(window) - len(behind) - 1)
         if junk > _MAX_JUNK:
             raise _too_many("bytes between its segments")
-        marker, at = data[end : end + 1], end + 1
+        marker, at = behind[:1], at + len(window) - len(behind) + 1
         if marker in (_SCAN, b""):
             return
         if marker not in _BARE:
