@@ -412,7 +412,9 @@ async def soak(folder: Path, minutes: float, count: int) -> tuple[Patient, Oddit
             ):
                 while time.monotonic() - patient.began < 60 * minutes:
                     await asyncio.sleep(SAMPLE_S)
-                    patient.samples.append(await patient.look(session, clients.fresh()))
+                    tally = clients.tally
+                    clients.fresh()
+                    patient.samples.append(await patient.look(session, tally))
                     if len(patient.samples) % 6 == 0:
                         print(row(patient.samples[-6:]), flush=True)
             for engine in engines:
