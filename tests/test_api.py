@@ -9,7 +9,10 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.routing import Route
 
+import gateway
+from gateway import errors
 from gateway.api import Headers
 from tests.support import chat, chunk, until
 
@@ -143,10 +146,16 @@ async def test_a_client_that_leaves_while_sending_harms_nobody(running: Running)
     assert (await running.http.post(CHAT, json=chat())).status_code == 200
 
 
-async def test_completions_stand_in_the_openapi_document(running: Running) -> None:
-    paths: dict[str, Any] = (await running.http.get("/openapi.json")).json()["paths"]
-    assert {CHAT, "/v1/completions", "/v1/models", "/health", "/ready", "/metrics"} <= paths.keys()
-    assert "503" in paths[CHAT]["post"]["responses"]
+async def test_the_openapi_document_has_every_endpoint_and_every_refusal(running: Running) -> None:
+    document: dict[str, Any] = (await running.http.get("/openapi.json")).json()
+    paths: dict[str, Any] = document["paths"]
+    served = {route.path for route in running.gateway.api.routes if isinstance(route, Route)}
+    assert paths.keys() == served - {"/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    statuses = {str(kind.status) for kind in kinds if issubclass(kind, errors.GatewayError)}
+    described = paths[CHAT]["post"]["responses"].keys() | paths["/status"]["get"]["responses"].keys()
+    assert statuses <= described
+    assert document["info"]["version"] == gateway.__version__
 
 
 async def test_a_fault_of_our_own_is_a_500_without_details(
