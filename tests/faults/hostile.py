@@ -47,6 +47,7 @@ class Limit(StrEnum):
     FIRST_EVENT = "hasty-first-event"
     IDLE = "hasty-idle"
     TOTAL = "hasty-total"
+    STREAM_TOTAL = "hasty-stream-total"
 
 
 @dataclass(frozen=True)
@@ -532,7 +533,10 @@ FAULTS: dict[str, Fault] = {
         closes=True,
     ),
     # lengths and chunks
-    "short-length": bodies("announces too few bytes", BODY),
+    "short-length": Fault(
+        "announces too few bytes",
+        {Point.WHOLE: (WHOLE.replace(b"%d" % len(BODY), b"%d" % (len(BODY) - 40)),)},
+    ),
     "long-length": heads(
         "announces too many bytes and closes", WHOLE_HEAD.replace(b"%d" % len(BODY), b"9999") + BODY, close
     ),
@@ -599,7 +603,7 @@ FAULTS: dict[str, Fault] = {
     "400-html": status(400, b"<html>no</html>", kind=b"text/html", what="400 with an HTML page"),
     "400-empty": status(400, b"", what="400 without a body"),
     "400-invalid-utf-8": status(400, b'{"error": {"message": "\xff\xfe"}}', what="400 with invalid UTF-8"),
-    "400-giant": status(400, b"x" * MEGABYTES, what="400 with 4 MiB"),
+    "400-giant": status(400, b"x" * MEGABYTES, what="400 with more than `limits.answer_bytes`"),
     "500-html": status(500, b"<html>no</html>", kind=b"text/html", what="500 with an HTML page"),
     "500-empty": status(500, b"", what="500 without a body"),
     "500-invalid-utf-8": status(500, b'{"error": {"message": "\xff\xfe"}}', what="500 with invalid UTF-8"),
@@ -644,7 +648,9 @@ FAULTS: dict[str, Fault] = {
     "stream-unasked": Fault("streams to who asked for an ordinary answer", {Point.WHOLE: (STREAM,)}),
     "whole-unasked": Fault("answers in one piece who asked for a stream", {Point.STREAM: (WHOLE,)}),
     # streams
-    "endless-tokens": goes_on("streams tokens without an end", for_ever(chunk(WORD * 64)), limit=Limit.TOTAL),
+    "endless-tokens": goes_on(
+        "streams tokens without an end", for_ever(chunk(WORD * 64)), limit=Limit.STREAM_TOTAL
+    ),
     "comments": Fault(
         "sends comments and nothing else",
         {

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import itertools
 import json
-import re
+import signal
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import aiohttp
 
 from gateway.app import Gateway
 from gateway.config import parse
+from gateway.engines.simulated.model import Fit
+from gateway.engines.simulated.server import SimulatedEngine
 from gateway.policy.breaker import Phase
 from gateway.wire.sse import EventSplitter, event_data
 from tests.faults.hostile import FAULTS, PROMPT, Hostile, Limit, Point, ready
@@ -32,12 +35,10 @@ _LIMITS: dict[Limit, dict[str, float]] = {
     Limit.CONNECT: {"connect_s": 0.3},
     Limit.FIRST_EVENT: {"first_event_s": 0.2},
     Limit.IDLE: {"idle_s": 0.2},
-    Limit.TOTAL: {"total_s": 1},
+    Limit.TOTAL: {"total_s": 0.3},
+    Limit.STREAM_TOTAL: {"total_s": 1},
 }
 _PROMPTS = (f"p{number:07}" for number in itertools.count())
-_SERIES = re.compile(
-    r'ocr_gateway_(requests|retries)_total\{.*?(?:code|reason)="([^"]*)".*\} ([0-9.e+]+)$', re.M
-)
 
 
 @dataclass
@@ -66,31 +67,37 @@ class Proxy:
     """A gateway, its client, and what its counters were."""
 
     gateway: Gateway
-    http: httpx.AsyncClient
+    url: str
+    http: aiohttp.ClientSession
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def counted(self) -> Counter[tuple[str, str]]:
         """What requests_total and retries_total have grown by, summed by code and by reason."""
-        page = self.gateway._metrics.page("")[0].decode()
         counts: Counter[tuple[str, str]] = Counter()
-        for metric, label, value in _SERIES.findall(page):
-            counts[metric, label] += int(float(value))
+        metrics = self.gateway._metrics
+        for name, family, label in (
+            ("requests", metrics._requests, "code"),
+            ("retries", metrics._retries, "reason"),
+        ):
+            for sample in next(iter(family.collect())).samples:
+                if sample.name.endswith("_total"):
+                    counts[name, sample.labels[label]] += int(sample.value)
         grown, self.counts = counts - self.counts, counts
         return grown
 
     def heal(self) -> None:
         """Have the engine found down and up again, as its health check would: then it is tried anew."""
-        (name,) = (view.engine.name for view in self._views() if view.engine.pool == HOSTILE)
+        (name,) = (view.engine.name for view in self.views() if view.engine.pool == HOSTILE)
         self.gateway.state.mark(name, up=False)
         self.gateway.state.mark(name, up=True)
 
-    def _views(self) -> list[Any]:
+    def views(self) -> list[Any]:
         return [status.view for status in self.gateway.state.snapshot().engines]
 
     def blamed(self) -> bool:
         """Whether the hostile engine's breaker has been opened."""
         engines = self.gateway.state.snapshot().engines
-        return any(one.phase is not Phase.CLOSED for one in engines if one.view.engine.pool == HOSTILE)
+        return any(one.phase is Phase.OPEN for one in engines if one.view.engine.pool == HOSTILE)
 
     def at_base(self) -> bool:
         """Whether nothing of any request is left."""
@@ -98,12 +105,13 @@ class Proxy:
         routes = snapshot.routes.values()
         return not (
             self.gateway.state.open
+            or self.gateway.state.memory.total
             or any(route.in_flight or route.waiting for route in routes)
             or any(status.view.ours for status in snapshot.engines)
         )
 
     async def ask(
-        self, prompt: str, *, streams: bool, limit: Limit, engine: Hostile, padding: int = 0
+        self, prompt: str, *, streams: bool, limit: Limit, engine: Hostile | None = None, padding: int = 0
     ) -> Had:
         """Send a request and read its answer to the end, however that is."""
         body = {
@@ -112,13 +120,16 @@ class Proxy:
             "stream": streams,
             "padding": "x" * padding,
         }
-        async with self.http.stream(
-            "POST", "/v1/chat/completions", json=body, headers={"x-ocr-route": limit}
+        async with self.http.post(
+            self.url + "/v1/chat/completions",
+            data=io.BytesIO(json.dumps(body).encode()),
+            headers={"x-ocr-route": limit, "content-type": "application/json"},
         ) as reply:
-            had = Had(reply.status_code, retry_after=reply.headers.get("retry-after"))
-            async for data in reply.aiter_raw():
+            had = Had(reply.status, retry_after=reply.headers.get("retry-after"))
+            async for data in reply.content.iter_any():
                 had.body += data
-                engine.seen(prompt.encode()).set()
+                if engine:
+                    engine.seen(prompt.encode()).set()
             if streams and reply.headers["content-type"].startswith("text/event-stream"):
                 _read_stream(had)
             else:
@@ -157,18 +168,16 @@ class Rig:
     healthy: Hostile
     alone: Proxy
     paired: Proxy
+    prompts: tuple[str, str] = ("", "")
 
     async def meets(self, name: str, point: Point) -> tuple[Had, Had]:
         """Have both gateways meet a fault; return what their clients had."""
         fault = FAULTS[name]
-        for proxy in (self.alone, self.paired):
-            proxy.heal()
-            await self.good(proxy)  # its breaker is closed, and it has an idle connection
-            proxy.counted()
+        self.prompts = next(_PROMPTS), next(_PROMPTS)
 
-        async def ask(proxy: Proxy) -> Had:
+        async def ask(proxy: Proxy, prompt: str) -> Had:
             return await proxy.ask(
-                next(_PROMPTS),
+                prompt,
                 streams=point.streams,
                 limit=fault.limit(point),
                 engine=self.hostile,
@@ -177,19 +186,24 @@ class Rig:
 
         self.hostile.suffer(fault, point)
         async with self._circumstances(name, point) as act:
-            asked = asyncio.gather(ask(self.alone), ask(self.paired))
+            asked = asyncio.gather(ask(self.alone, self.prompts[0]), ask(self.paired, self.prompts[1]))
             await act(asked)
             had = await asked
         await until(lambda: self.alone.at_base() and self.paired.at_base() and not self.hostile.open)
         self.hostile.suffer(None)
         return had
 
-    async def good(self, proxy: Proxy, *, streams: bool = False) -> None:
-        """Send a good request, which must have its own answer."""
-        prompt = next(_PROMPTS)
-        had = await proxy.ask(prompt, streams=streams, limit=Limit.NONE, engine=self.hostile)
-        assert (had.status, had.text, had.whole) == (200, prompt, True), had
-        await until(proxy.at_base)
+    async def recovers(self, *, streams: bool) -> None:
+        """Have the engine found well again; whoever comes next must have an answer, and his own."""
+        self.hostile.suffer(None)
+        for proxy in (self.alone, self.paired):
+            proxy.heal()
+            prompt = next(_PROMPTS)
+            had = await proxy.ask(prompt, streams=streams, limit=Limit.NONE, engine=self.hostile)
+            assert (had.status, had.text, had.whole) == (200, prompt, True), had
+            await until(proxy.at_base)
+            assert not proxy.blamed()
+            proxy.counted()
 
     @contextlib.asynccontextmanager
     async def _circumstances(self, name: str, point: Point) -> AsyncIterator[Any]:
@@ -232,7 +246,7 @@ async def _process(fd: int, name: str, point: Point) -> AsyncIterator[Any]:
         assert process.stdout
         for _ in range(2):
             await process.stdout.readline()
-        process.kill()
+        process.send_signal(signal.SIGSTOP if name == "paused" else signal.SIGKILL)
 
     try:
         yield act
@@ -242,28 +256,40 @@ async def _process(fd: int, name: str, point: Point) -> AsyncIterator[Any]:
         await process.wait()
 
 
+async def _before(stack: contextlib.AsyncExitStack, pools: dict[str, str], scrape_s: float) -> Proxy:
+    """Serve a gateway before engines, one in each pool."""
+    config = {
+        "model": "m",
+        "pools": {name: {"engines": [url]} for name, url in pools.items()},
+        "routes": {limit: {"timeouts": timeouts} for limit, timeouts in _LIMITS.items()},
+        "polling": {"scrape_s": scrape_s},
+        "breaker": {"failures": 1, "open_s": 3600, "probes": 1},
+        "limits": {"answer_bytes": 2_000_000},
+    }
+    gateway = Gateway(parse(json.dumps(config), "routes.yaml", Path(), {}))
+    url = await stack.enter_async_context(served(gateway.api))
+    proxy = Proxy(gateway, url, await stack.enter_async_context(aiohttp.ClientSession()))
+    await until(lambda: all(view.up for view in proxy.views()))
+    return proxy
+
+
+@contextlib.asynccontextmanager
+async def simulated() -> AsyncIterator[tuple[Proxy, str]]:
+    """A gateway before one simulated engine, whose URL comes along."""
+    app = SimulatedEngine(Fit.builtin("h100-9b"), model="m", time_scale=1000).app()
+    async with contextlib.AsyncExitStack() as stack:
+        url = await stack.enter_async_context(served(app))
+        yield await _before(stack, {HOSTILE: url}, scrape_s=0.05), url
+
+
 @contextlib.asynccontextmanager
 async def rig() -> AsyncIterator[Rig]:
     async with contextlib.AsyncExitStack() as stack:
         hostile = await stack.enter_async_context(Hostile())
         healthy = await stack.enter_async_context(Hostile(load=5))  # so that the hostile one is asked first
-        proxies = []
-        for pools in ({HOSTILE: hostile}, {HOSTILE: hostile, HEALTHY: healthy}):
-            config = {
-                "model": "m",
-                "pools": {name: {"engines": [engine.url]} for name, engine in pools.items()},
-                "routes": {limit: {"timeouts": timeouts} for limit, timeouts in _LIMITS.items()},
-                "polling": {"scrape_s": 3600},
-                "breaker": {"failures": 1, "open_s": 3600, "probes": 1},
-                "limits": {"answer_bytes": 2_000_000},
-            }
-            gateway = Gateway(parse(json.dumps(config), "routes.yaml", Path(), {}))
-            url = await stack.enter_async_context(served(gateway.api))
-            http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
-            state = gateway.state
-            await until(lambda state=state: all(status.view.up for status in state.snapshot().engines))
-            proxies.append(Proxy(gateway, http))
-        yield Rig(hostile, healthy, *proxies)
+        alone = await _before(stack, {HOSTILE: hostile.url}, scrape_s=3600)
+        paired = await _before(stack, {HOSTILE: hostile.url, HEALTHY: healthy.url}, scrape_s=3600)
+        yield Rig(hostile, healthy, alone, paired)
 
 
 assert len(next(_PROMPTS)) == len(PROMPT)
