@@ -96,28 +96,30 @@ class Result:
 class _Held(asyncio.Protocol):
     """One connection of the crowd."""
 
-    def __init__(self, kind: str, lost: Callable[[str], None]) -> None:
-        self._kind = kind
+    transport: asyncio.Transport
+
+    def __init__(self, kind: str, lost: Callable[[_Held], None]) -> None:
+        self.kind = kind
         self._lost = lost
         self._sending: asyncio.Task[None] | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
         # Ends by a reset: ports that wait a minute after each window would run out.
         linger = struct.pack("ii", 1, 0)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        if self._kind == "kept":
+        if self.kind == "kept":
             transport.write(b"GET /health HTTP/1.1\r\nhost: gateway\r\n\r\n")
-        elif self._kind != "silent":
+        elif self.kind != "silent":
             self._sending = asyncio.get_running_loop().create_task(self._drip(transport))
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._sending:
             self._sending.cancel()
-        self._lost(self._kind)
+        self._lost(self)
 
     async def _drip(self, transport: asyncio.Transport) -> None:
-        if self._kind == "slow body":
+        if self.kind == "slow body":
             transport.write(
                 b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\n"
                 b"content-type: application/json\r\ncontent-length: 100000\r\n\r\n{"
@@ -136,20 +138,21 @@ async def hold(host: str, port: int, crowd: Crowd) -> None:
     loop = asyncio.get_running_loop()
     again, ending = 0, False
     tasks: set[asyncio.Task[None]] = set()
-    transports: set[asyncio.BaseTransport] = set()
+    held: set[_Held] = set()
     opening = asyncio.Semaphore(_OPENING)
 
     async def connect(kind: str) -> None:
         async with opening:
             with contextlib.suppress(OSError):
-                transport, _ = await loop.create_connection(lambda: _Held(kind, lost), host, port)
-                transports.add(transport)
+                _, one = await loop.create_connection(lambda: _Held(kind, lost), host, port)
+                held.add(one)
 
-    def lost(kind: str) -> None:
+    def lost(one: _Held) -> None:
         nonlocal again
+        held.discard(one)
         if not ending:
             again += 1
-            task = loop.create_task(connect(kind))
+            task = loop.create_task(connect(one.kind))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
@@ -159,9 +162,8 @@ async def hold(host: str, port: int, crowd: Crowd) -> None:
     print("held", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     ending = True
-    for transport in transports:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
+    for one in held:
+        one.transport.abort()
     print(again, flush=True)
 
 
@@ -186,7 +188,7 @@ async def crowded(host: str, port: int, crowd: Crowd, result: Result) -> AsyncIt
         yield
     finally:
         for process in processes:
-            told, _ = await process.communicate()
+            told, _ = await process.communicate(b"")
             result.again += int(told or 0)
 
 
