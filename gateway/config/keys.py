@@ -23,6 +23,8 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,29}[A-Za-z0-9])?")
 _HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _KEY = re.compile(r"[!-~]+")
 _NOBODY = bytes(32)
+# What `sha256sum` says where the key was an unset variable: whoever sends no key has that one.
+_EMPTY = hashlib.sha256(b"").digest()
 
 
 class Keys:
@@ -105,7 +107,10 @@ def _read(words: list[str]) -> tuple[str, bytes] | str:
         return "a name is letters, digits, '-', '_', '.' and '@', at most 31, and stands before its key"
     if key.lower().startswith("sha256:"):
         hashed = _HASHED.fullmatch(key)
-        return (name, bytes.fromhex(hashed[1])) if hashed else "a hashed key is sha256: and 64 hex digits"
+        if not hashed:
+            return "a hashed key is sha256: and 64 hex digits"
+        digest = bytes.fromhex(hashed[1])
+        return (name, digest) if digest != _EMPTY else "the hash is that of an empty key"
     if not _KEY.fullmatch(key):
         return "a key is printable ASCII characters"
     if len(key) < MIN_KEY_LENGTH:

@@ -53,6 +53,7 @@ def test_no_other_key_is_anybodys(key: bytes) -> None:
         ("team-a sha256:abc", "a hashed key is sha256: and 64 hex digits"),
         (f"team-a {HASHED}0", "a hashed key is sha256: and 64 hex digits"),
         (f"team-a {HASHED.replace('sha256', 'SHA256')}", "a hashed key is sha256: and 64 hex digits"),
+        (f"team-a sha256:{hashlib.sha256(b'').hexdigest()}", "the hash is that of an empty key"),
         ("team-b the-key-of-line-one", "the key of line 1 stands here again"),
         (f"team-b sha256:{hashlib.sha256(b'the-key-of-line-one').hexdigest()}", "the key of line 1 stands"),
     ],
