@@ -91,13 +91,14 @@ class Gateway:
         """Take another configuration over: requests in flight end under the one they came with.
 
         Raises:
-            ConfigError: it cannot be served here; nothing has changed.
+            ConfigError: it cannot be served here, or would let everybody in; nothing has changed.
         """
         require_embedded(config)
         fleet = await asyncio.to_thread(Fleet.of, config)
         before = self.state.fleet.config
         if before.auth.keys_file and not config.auth.keys_file:
-            log.error("no API keys are configured any more: whoever reaches the gateway may use it")
+            # Half a file may still be a whole configuration.
+            raise ConfigError(["auth.keys_file: keys are taken away by a restart only; they hold on"])
         if config.server.admin_port != before.server.admin_port:
             log.warning("server.admin_port has changed: it takes effect when the gateway is started again")
         renamed = config.model != before.model
