@@ -81,7 +81,6 @@ class Call:
         held: what of it is in memory.
         visit: what books it on the key's limits.
         image_bytes: of its images, decoded.
-        held: what of it is in memory.
         started: when it arrived, by time.perf_counter.
         lease: the place it has or had on an engine; the last one where it was tried again.
         outturn: what the answer told.
