@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bench.connections import Crowd, measure, report
 from bench.faults import engine_processes, write_config
 from bench.serving import serve
 from tests.faults.clients import HOSTILITIES, LONG_S, Stand, Target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
 
 # So short that a test need not wait, and so long that a busy machine does not make bad clients of good ones.
 LIMITS = {"header_s": 4, "body_s": 4, "keep_alive_s": 6}
@@ -54,3 +56,18 @@ async def test_good_requests_finish_and_nothing_is_left_of_one_that(
     async with stand.beside_good_clients(), asyncio.timeout(10 * LONG_S):
         await hostility(stand.target, True)
     check_log(stand.log()[before:])
+
+
+@pytest.mark.faults
+async def test_a_crowd_of_idle_and_slow_connections_costs_no_request_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    crowd = Crowd(silent=200, kept=200, slow=40)
+    result = await measure(tmp_path, crowd, windows=1, answers=60)
+    calm, crowded = result.windows
+    assert crowded.descriptors > calm.descriptors + 0.9 * crowd.total
+    for window in result.windows:
+        tally = window.tally
+        assert (tally.lost, tally.silent, tally.told) == ({}, 0, 0)
+        assert len(tally.seconds) >= 60
+    assert not [line for line in report(result, crowd) if "nan" in line]

@@ -200,6 +200,39 @@ async def test_a_configuration_that_flaps_and_a_storm_of_signals_change_nothing(
 
 
 @pytest.mark.faults
+async def test_keys_that_flap_keep_nobody_out_who_had_one(
+    engines: list[EngineProcess], tmp_path: Path
+) -> None:
+    path, old, new = tmp_path / "keys", "sk-0123456789abcdef", "sk-fedcba9876543210"
+    swap(path, f"one {old}\n")
+    with standing(tmp_path, engines, auth={"keys_file": "keys"}) as stand:
+        process, url = stand.served.process, stand.served.url
+        async with Clients([url], FEW, keys=[old]) as clients:
+            for number in range(160):
+                flap(path, number, f"one {old}\n")
+                process.send_signal(signal.SIGHUP)
+                await asyncio.sleep(0.01)
+            for kind in range(7):
+                before = stand.log().count("is not taken over")
+                flap(path, kind, f"one {old}\n")
+                process.send_signal(signal.SIGHUP)
+                if kind:  # half of such a file is a valid one
+                    await becomes(lambda: stand.log().count("is not taken over") > before)  # noqa: B023
+            await clients.answered(2 * FEW)
+        tally = clients.tally
+        assert (tally.lost, tally.silent, tally.told) == ({}, 0, 0)
+        flap(path, 0, "")
+        swap(path, f"one {new}\n")
+        async with Clients([url], 1, keys=[new]) as clients:
+            await asyncio.wait_for(clients.answered(1), LONG_S)
+        async with stand.target.peers(1) as (peer,):
+            await peer.send(chat())
+            assert status(await peer.answer()) == 401
+        assert old not in stand.log()
+        assert new not in stand.log()
+
+
+@pytest.mark.faults
 async def test_a_killed_gateway_is_served_again_on_the_same_port_at_once(
     engines: list[EngineProcess], tmp_path: Path
 ) -> None:
