@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import HttpProcessingError
 
 from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
 
@@ -136,7 +137,7 @@ def _failures(died: str) -> Iterator[None]:
         raise EngineFailed("no connection to the engine", code="engine_unreachable") from error
     except aiohttp.ConnectionTimeoutError as error:
         raise EngineTooSlow("connecting to the engine took too long", code="connect_timeout") from error
-    except aiohttp.ClientResponseError as error:
+    except (aiohttp.ClientResponseError, HttpProcessingError) as error:
         raise EngineFailed("the engine's answer is no HTTP", code="engine_garbage") from error
     except (aiohttp.ClientError, ConnectionError) as error:
         raise EngineFailed(died, code="engine_died") from error
@@ -192,7 +193,7 @@ class _Handler(ResponseHandler):
         body = self._payload
         super().set_exception(exc, *cause)
         if body is not None and not body.is_eof() and body.exception() is None:
-            body.set_exception(aiohttp.ClientPayloadError("the body cannot be read any further"))
+            body.set_exception(exc)
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -280,7 +280,7 @@ async def test_broken_framing_ends_the_wait_for_more(fault: str) -> None:
             engine.seen(PROMPT).set()
             with pytest.raises(EngineFailed) as died:
                 await answer.more(None)
-    assert died.value.code == "engine_died"
+    assert died.value.code == "engine_garbage"
 
 
 @pytest.mark.parametrize("fault", ["no-http", "http-0.9", "two-lengths", "giant-header", "endless-headers"])

@@ -270,7 +270,7 @@ async def test_a_usage_event_without_its_blank_line_is_stripped_too(running: Run
         await send.body(b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode(), more=False)
 
     running.plain.behave = cut
-    assert "[DONE]" in (await events(running))[-1]["error"]["message"]
+    assert "[DONE]" in json.loads((await events(running))[-1])["error"]["message"]
     assert await running.metric("ocr_gateway_completion_tokens_total", route="text") == 2
 
 

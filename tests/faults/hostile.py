@@ -91,7 +91,7 @@ def _bound(port: int) -> socket.socket:
     return listener
 
 
-_BACKLOG = 16
+_BACKLOG = 1024
 
 
 class Hostile:

@@ -16,7 +16,7 @@ from PIL import Image
 from tests.conftest import Running, fleet
 from tests.faults.hostile import Limit
 from tests.faults.matrix import PAGE
-from tests.faults.rig import rig
+from tests.faults.rig import Proxy, rig
 from tests.support import USAGE, answer, chat, chunk, data_url, encoded, hang, until
 
 if TYPE_CHECKING:
@@ -103,16 +103,18 @@ async def test_nothing_is_kept_of_requests_that_have_ended(running: Running) -> 
 async def test_a_thousand_and_more_requests_at_once_are_answered() -> None:
     crowd = 1600
     async with rig() as stand:
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as stand.alone.http:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+            crowd_of = Proxy(stand.alone.gateway, stand.alone.url, http)
             prompts = [f"q{number:07}" for number in range(crowd)]
             had = await asyncio.gather(
-                *(stand.alone.ask(prompt, streams=False, limit=Limit.NONE) for prompt in prompts)
+                *(crowd_of.ask(prompt, streams=False, limit=Limit.NONE) for prompt in prompts)
             )
         answered = [one for one, prompt in zip(had, prompts, strict=True) if one.text == prompt]
-        shed = [one for one in had if one.status == 503 and one.retry_after and one.code == "queue_full"]
+        # Those for whom there is no room, or not soon enough, are told so at once.
+        shed = [one for one in had if one.status == 503 and one.retry_after]
         assert len(answered) + len(shed) == crowd
-        assert len(answered) >= 700
+        assert {one.code for one in shed} <= {"queue_full", "queue_too_slow"}
+        assert len(answered) > 256
         await until(stand.alone.at_base)
         await stand.recovers(streams=False)
 
