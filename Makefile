@@ -5,21 +5,25 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 SBOM ?= sbom
 MINUTES ?= 30
+AROUND := tests/engines tests/sizing tests/sweep
 UV := uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet
 
-.PHONY: run test test-package test-around test-vllm test-image test-faults fuzz soak rehearse check bench stack sbom lock clean
+.PHONY: run test test-gateway test-around test-vllm test-image test-faults fuzz soak rehearse check bench stack sbom lock clean
 
 run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU engine
 	$(BIN)/ocr-gateway serve --config routes.yaml
 
 test: check $(VENV)/dev.stamp  ## everything a reviewer would run, on two cores
-	$(MAKE) --jobs=2 test-package test-around
-
-test-package:
-	$(BIN)/pytest --cov --cov-report=term --cov-fail-under=90 --ignore=tests/bench --ignore=tests/deploy
+	$(MAKE) --jobs=2 test-gateway test-around
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --fail-under=90
 	$(BIN)/coverage report --include='gateway/policy/*,gateway/wire/*' --fail-under=100
 
+test-gateway:
+	COVERAGE_FILE=.coverage.gateway $(BIN)/pytest --cov --cov-report= $(AROUND:%=--ignore=%) --ignore=tests/bench --ignore=tests/deploy
+
 test-around:
+	COVERAGE_FILE=.coverage.around $(BIN)/pytest --cov --cov-report= $(AROUND)
 	$(BIN)/pytest --no-cov tests/bench tests/deploy
 
 test-vllm: $(VENV)/dev.stamp  ## the gateway before real vLLM servers; installs vLLM's CPU build (2 GB) where it is missing
@@ -82,4 +86,4 @@ $(VENV)/dev.stamp: requirements-dev.lock $(VENV)/run.stamp
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(SBOM) .coverage .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(SBOM) .coverage* .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
