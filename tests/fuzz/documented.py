@@ -130,8 +130,9 @@ def _narrowed(document: dict[str, Any], mode: GenerationMode) -> dict[str, Any]:
     document = copy.deepcopy(document)
     parts = document["components"]
     parts["parameters"]["Route"]["schema"]["enum"] = list(ROUTES)
-    parts["schemas"]["Metadata"]["anyOf"][0]["properties"]["ocr_route"]["enum"] = [*ROUTES, None]
     parts["schemas"]["Model"]["enum"] = [None, "glm-ocr", *(f"glm-ocr:{route}" for route in ROUTES)]
+    if mode is GenerationMode.POSITIVE:  # where a header names the route, nobody looks at this
+        parts["schemas"]["Metadata"]["anyOf"][0]["properties"]["ocr_route"]["enum"] = [*ROUTES, None]
     for name in ("ChatRequest", "TextRequest"):
         members = parts["schemas"][name]["properties"]
         for member in [member for member in members if members[member].keys() <= {"description"}]:
