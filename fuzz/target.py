@@ -182,7 +182,8 @@ def _head(data: bytes) -> None:
     with contextlib.suppress(BadRequest):
         head.check(told, method, headers)
     plain = head.without_upgrade(told, method, b"/", headers)
-    _must(not any(one.startswith(b"upgrade:") for one in plain.split(b"\r\n")), "no upgrade is left")
+    _, *kept = plain.split(b"\r\n")
+    _must(not any(one.startswith(b"upgrade:") for one in kept), "no upgrade is left")
 
 
 def _url(data: bytes) -> None:

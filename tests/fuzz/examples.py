@@ -34,7 +34,7 @@ class _Counting:
 def main() -> int:
     """Run it; the exit status is not 0 where a test fails or fewer examples ran than were asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.examples", description=__doc__)
-    parser.add_argument("--each", type=int, default=3000, help="examples of each property")
+    parser.add_argument("--each", type=int, default=3500, help="examples of each property")
     parser.add_argument("--least", type=int, default=100_000, help="fewer in all are a failure")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     options = parser.parse_args()
