@@ -184,6 +184,7 @@ class Completions:
             key=key,
             client=key or (scope["client"][0] if scope["client"] else ""),
         )
+        scope["headers"].clear()  # a request may last for minutes, and its headers be large
         try:
             async with self._dispatcher().dispatch(call) as reply:
                 await exchange.answer(reply, call.headers())
@@ -205,7 +206,8 @@ class _Exchange:
     """One request and its answer on ASGI's receive and send."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope = scope
+        announced = _header(scope, b"content-length") or "0"
+        self._announced = int(announced) if _LENGTH.fullmatch(announced) else 0
         self._receive = receive
         self._send = send
         self._watcher: asyncio.Task[None] | None = None
@@ -225,11 +227,9 @@ class _Exchange:
             Unavailable: there is no memory for it.
             ClientLeft: the client left before the end.
         """
-        announced = _header(self._scope, b"content-length") or "0"
-        expected = int(announced) if _LENGTH.fullmatch(announced) else 0
-        if expected > limit:
+        if self._announced > limit:
             raise _too_large(limit)
-        held.expect(expected)
+        held.expect(self._announced)
         body = bytearray()  # not a list: a part of two bytes would cost thirty times what is counted
         while True:
             message = await self._receive()

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError, HeadersTooLarge, RequestTimeout, Unavailable
-from gateway.policy.connections import ADMIN_CONNECTIONS, overdue
+from gateway.policy.connections import ADMIN_CONNECTIONS, heads_in_parts, overdue
 from gateway.wire import head
 from gateway.wire.openai import error_body
 
@@ -66,7 +66,8 @@ class Connections(ServerState):
         self.idle: dict[Protocol, float] = {}
         self.heads: dict[Protocol, float] = {}
         self.busy: dict[Protocol, float] = {}
-        self.admins = 0
+        self.leaving: dict[Protocol, float] = {}  # answered for the last time, but still sending
+        self.places: Counter[bool] = Counter()  # taken, on the public port and on the admin port
         self.refused: Counter[str] = Counter()
         self._told: Counter[str] = Counter()
         self._told_at = -_TELL_S
@@ -88,7 +89,7 @@ class Connections(ServerState):
                     code="header_timeout",
                 )
             )
-        for one in list(self.busy):
+        for one in [*self.leaving, *self.busy]:
             one.look(now, limits.body_s)
         if now - self._told_at >= _TELL_S and (news := self.refused - self._told):
             log.warning(
@@ -111,18 +112,16 @@ class Connections(ServerState):
         return frozenset(one.client for one in held if one.client and not one.ended)
 
     def admit(self, new: Protocol) -> bool:
-        """Whether a new connection may stay; the one that has been idle for longest makes room for it."""
-        if new.admin:
-            number, capacity = self.admins, ADMIN_CONNECTIONS
-        else:
-            number, capacity = len(self.connections) - self.admins, self._capacity
-        if number <= capacity:
+        """Whether a new connection gets a place; who asks for nothing, or slowly, makes room for it."""
+        if self.places[new.admin] < (ADMIN_CONNECTIONS if new.admin else self._capacity):
+            self.places[new.admin] += 1
             return True
-        if longest := next((one for one in self.idle if one.admin is new.admin), None):
-            self.refused["idle_closed_for_room"] += 1
-            longest.end()
+        if longest := self._longest(new.admin):
+            self.refused["closed_for_room"] += 1
+            longest.placed = False
+            longest.abort()
             return True
-        if number > capacity + _REFUSED_AT_ONCE:
+        if len(self.connections) - self.places.total() > _REFUSED_AT_ONCE:
             self.refused["too_many_connections"] += 1
             new.abort()
         else:
@@ -135,6 +134,19 @@ class Connections(ServerState):
             )
         return False
 
+    def _longest(self, admin: bool) -> Protocol | None:
+        """Who makes room first: those that have had their answers, then who has not asked for longest."""
+        if leaves := next((one for one in self.leaving if one.admin is admin), None):
+            return leaves
+        silent = [next((one for one in held if one.admin is admin), None) for held in (self.idle, self.heads)]
+        return min(filter(None, silent), key=lambda one: one.since, default=None)
+
+    def bound_heads(self) -> None:
+        """End the longest of too many that have sent parts of a head; nearly all heads come in one piece."""
+        if len(self.heads) > heads_in_parts(self.limits().header_bytes):
+            self.refused["closed_for_room"] += 1
+            next(iter(self.heads)).abort()
+
 
 class Protocol(HttpToolsProtocol):
     """One connection.
@@ -144,6 +156,7 @@ class Protocol(HttpToolsProtocol):
 
     Attributes:
         admin: it came to the admin port.
+        placed: it counts as one of the connections that there may be.
         ended: it takes no more requests.
     """
 
@@ -161,7 +174,7 @@ class Protocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.admin = admin
-        self.ended = False
+        self.placed = self.ended = False
         self.written = 0
         self._all = self.server_state
         self._held: dict[Protocol, float] = {}
@@ -179,14 +192,14 @@ class Protocol(HttpToolsProtocol):
         """Take a connection, if there is room."""
         super().connection_made(transport)
         self._output = cast("asyncio.Transport", _Output(self, transport))
-        self._all.admins += self.admin
-        if self._all.admit(self):
+        self.placed = self._all.admit(self)
+        if self.placed:
             self._move(self._all.idle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         super().connection_lost(exc)
-        self._all.admins -= self.admin
+        self._all.places[self.admin] -= self.placed
         self._held.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
@@ -202,6 +215,8 @@ class Protocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
             self._check_size()
+            if self._held is self._all.heads:
+                self._all.bound_heads()
         except httptools.HttpParserUpgrade as upgrade:
             self._without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
@@ -287,6 +302,8 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, once the client has read this answer."""
         self.server_state.total_requests += 1
+        # An idle connection keeps nothing of its last request: neither large headers nor a body nobody read.
+        self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
         if self.ended or self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -356,7 +373,8 @@ class Protocol(HttpToolsProtocol):
             return
         self.ended = self._deaf = True
         self._ended_at = self._all.clock()
-        self._move(self._all.busy)
+        self.parser = self.scope = self.headers = None  # type: ignore[assignment]
+        self._move(self._all.leaving if linger and self.placed else self._all.busy)
         if linger and not self.transport.is_closing():
             self.flow.resume_reading()
             self.transport.write_eof()
@@ -370,10 +388,16 @@ class Protocol(HttpToolsProtocol):
     def abort(self) -> None:
         """Drop it, with all that waits to be sent."""
         self.ended = self._deaf = True
+        self._held.pop(self, None)
         self.transport.abort()
 
     def _unfinished(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def since(self) -> float:
+        """When it began to wait for what it waits for."""
+        return self._held[self]
 
     def _move(self, held: dict[Protocol, float]) -> None:
         self._held.pop(self, None)

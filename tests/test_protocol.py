@@ -89,7 +89,11 @@ class Listening:
     async def gone(self) -> None:
         """Until nothing is left of any connection."""
         held = self.connections
-        await until(lambda: not (held.connections or held.idle or held.heads or held.busy or held.tasks))
+        await until(
+            lambda: (
+                not (held.connections or held.idle or held.heads or held.busy or held.leaving or held.tasks)
+            )
+        )
 
     async def configure(self, limits: str) -> None:
         """Take other limits over."""
@@ -191,6 +195,7 @@ def request(body: bytes = SMALL, path: str = CHAT, *headers: bytes, length: bool
 
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+BEGUN = HEALTH[:-2]
 
 
 class Held:
@@ -773,39 +778,86 @@ async def test_a_refusal_reaches_a_client_that_sends_on_and_the_rest_is_bounded(
     client.writer.transport.abort()
 
 
-async def test_who_has_been_idle_longest_makes_room_and_else_the_new_one_is_told(it: Listening) -> None:
+@pytest.mark.parametrize("sent", [b"", HEALTH, BEGUN, BEGUN + b"content-length: 9\r\n\r\n"])
+async def test_who_asks_for_nothing_makes_room_and_else_the_new_one_is_told(
+    it: Listening, sent: bytes
+) -> None:
     await it.configure("{connections: 2}")
     it.engine.behave = held = Held()
-    oldest, busy = await it.connect(), await it.connect()
+    held_by = it.connections
+    silent, busy = await it.connect(), await it.connect()
+    silent.send(sent)
     busy.send(request())
-    await until(lambda: it.engine.running and len(it.connections.idle) == 1)
+    await until(lambda: it.engine.running and len(held_by.busy) == 1)
+    if sent:
+        await until(lambda: held_by.heads or held_by.leaving or it.server.server_state.total_requests)
     newer = await it.connect()
-    assert await oldest.reader.read() == b""
-    newer.send(b"GET /hea")
-    await until(lambda: it.connections.heads)
-    refused = await it.connect()
-    status, headers, body = await refused.answer()
-    assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
-    assert json.loads(body)["error"]["code"] == "too_many_connections"
-    refused.writer.close()
+    await silent.reader.read()
+    newer.send(request())
+    await until(lambda: len(held_by.busy) == 2)
+    told = []
+    for _ in range(2):  # one that was told so does not make room itself
+        refused = await it.connect()
+        status, headers, body = await refused.answer()
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+        assert json.loads(body)["error"]["code"] == "too_many_connections"
+        told.append(refused)
     held.go_on.set()
-    assert (await busy.answer())[0] == 200
-    newer.send(b"lth HTTP/1.1\r\nhost: x\r\n\r\n")
-    assert (await newer.answer())[0] == 200
-    for client in (oldest, busy, newer):
-        client.writer.close()
+    assert (await busy.answer())[0] == (await newer.answer())[0] == 200
+    last = await it.connect()
+    last.send(HEALTH)
+    assert (await last.answer())[0] == 200
+    for client in (silent, busy, newer, *told, last):
+        client.writer.transport.abort()
 
 
 async def test_those_who_are_told_that_there_is_no_room_are_bounded_too(it: Listening) -> None:
     await it.configure("{connections: 1}")
+    it.engine.behave = Held()
     first = await it.connect()
-    first.send(b"GET")
-    await until(lambda: it.connections.heads)
+    first.send(request())
+    await until(lambda: it.connections.busy)
     told = [await it.connect() for _ in range(65)]
     ends = await asyncio.gather(*(client.reader.read() for client in told), return_exceptions=True)
     assert [b"503" in end for end in ends if isinstance(end, bytes)].count(True) == 64
     assert len(it.connections.connections) <= 66
     for client in (first, *told):
+        client.writer.transport.abort()
+
+
+async def test_heads_that_never_end_are_bounded_all_together(it: Listening) -> None:
+    await it.configure("{header_bytes: 1048576}")
+    slow = [await it.connect() for _ in range(64)]
+    for number, client in enumerate(slow, 1):
+        client.send(BEGUN)
+        await until(lambda: len(it.connections.heads) == number)  # noqa: B023
+    another = await it.connect()
+    another.send(BEGUN)
+    assert await slow[0].reader.read() == b""
+    another.send(b"\r\n")
+    assert (await another.answer())[0] == 200
+    for client in (*slow, another):
+        client.writer.transport.abort()
+
+
+async def test_what_waits_for_its_client_keeps_nothing_of_its_last_request(it: Listening) -> None:
+    large = b"".join(b"x-%d: %s\r\n" % (number, b"v" * 300) for number in range(90))
+    body = b"y" * 60_000
+    sent = BEGUN + large + b"content-length: %d\r\n\r\n" % len(body) + body
+    all_sent = (sent, sent[:-1], sent.replace(b"/health", CHAT.encode()), sent[:99] + b"\0")
+    clients = [await it.connect() for _ in all_sent]
+    for client, data in zip(clients, all_sent, strict=True):
+        client.send(data)
+        await client.answer()
+    held = [*it.connections.idle, *it.connections.leaving]
+    assert [vars(one).get(name) for one in held for name in ("cycle", "scope", "headers")] == [None] * 12
+    it.engine.behave = Held()
+    asking = await it.connect()
+    asking.send(request(SMALL, CHAT, large[:-2]))
+    await until(lambda: it.engine.running)
+    (one,) = it.connections.busy
+    assert not one.headers
+    for client in (*clients, asking):
         client.writer.transport.abort()
 
 
@@ -927,6 +979,8 @@ async def _feed(pieces: list[bytes], wire: Wire) -> tuple[bytes, bool]:
     protocol.connection_lost(None)
     await asyncio.gather(*connections.tasks)
     assert not [*connections.connections, *connections.idle, *connections.heads, *connections.busy]
+    assert not connections.leaving
+    assert not connections.places.total()
     return wire.sent, wire.closing
 
 

@@ -8,6 +8,8 @@ SLOWEST = 4096
 SPARE_FILES = 256
 # Connections to the admin port are few, and never have to make way for others.
 ADMIN_CONNECTIONS = 64
+# Of heads that are not complete yet, all together.
+_HEADS_BYTES = 64 * 2**20
 
 
 def overdue(elapsed_s: float, moved_bytes: int, allowed_s: float) -> bool:
@@ -45,3 +47,12 @@ def files_needed(configured: int | None, places: int, waiting: int) -> int:
         waiting: requests that may wait for one.
     """
     return SPARE_FILES + ADMIN_CONNECTIONS + places + (configured or places + waiting)
+
+
+def heads_in_parts(header_bytes: int) -> int:
+    """Return how many connections may have sent a part of a head.
+
+    Args:
+        header_bytes: that a head may have: limits.header_bytes.
+    """
+    return _HEADS_BYTES // header_bytes

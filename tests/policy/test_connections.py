@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy.connections import SLOWEST, capacity, files_needed, overdue
+from gateway.policy.connections import SLOWEST, capacity, files_needed, heads_in_parts, overdue
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,8 @@ def test_what_is_configured_is_taken_at_its_word() -> None:
 def test_what_is_configured_needs_its_files() -> None:
     assert capacity(files_needed(5000, 256, 3072), None, 256) >= 5000
     assert files_needed(None, 256, 3072) == files_needed(256 + 3072, 256, 0)
+
+
+@given(st.integers(1024, 2**20))
+def test_unfinished_heads_fit_into_what_there_is_for_them(header_bytes: int) -> None:
+    assert 1 <= heads_in_parts(header_bytes) * header_bytes <= 64 * 2**20
