@@ -154,9 +154,9 @@ FETCHED = [
     {"video_embeds": "URL"},
     {"prompt_embeds": "URL", "data": "URL"},
     {"type": "text", "text": "x", "video_url": "URL"},
-    {"type": "text", "text": "x", "uuid": "1", "video_url": "URL"},
-    {"type": "text", "text": "x", "uuid": "1", "video_embeds": "URL"},
-    {"type": "text", "text": "x", "uuid": "1", "prompt_embeds": "URL"},
+    {"type": "text", "text": "x", "video_embeds": "URL"},
+    {"type": "text", "text": "x", "prompt_embeds": "URL"},
+    {"type": "text", "text": "x", "image_url": None, "uuid": "URL"},
     {"type": None, "audio_url": "URL"},
 ]
 

@@ -25,6 +25,9 @@ MIN_CONFIDENCE = 0.4
 # The text looked at: longer than any known prompt, short enough for an operator's pattern.
 PROMPT_CHARS = 8_192
 
+# The time that a run of combining marks takes to be put in order grows with the square of its length.
+_PIECE_CHARS = 256
+
 _SPECIAL_TOKENS = re.compile(r"<image>|<\|[^|<>]{1,40}\|>|</?(?:img|ref|grounding)>")
 _TRAILING = " \t\n.,:;!?。,:;!?"
 _LAYOUT_WORDS = re.compile(r"\b(?:bbox|bounding box(?:es)?|layout)\b", re.IGNORECASE)
@@ -32,6 +35,9 @@ _LAYOUT_WORDS = re.compile(r"\b(?:bbox|bounding box(?:es)?|layout)\b", re.IGNORE
 # The text searched for a JSON object to fill in: schemas in prompts are long.
 _JSON_CHARS = 65_536
 _JSON_STARTS_TRIED = 16
+# More elements and levels than a form to be filled in has; at each start that is tried all may be read.
+_JSON_ELEMENTS = 4_096
+_JSON_LEVELS = 64
 # What stands in a JSON object where a value is to be filled in.
 _TO_FILL_IN = re.compile(
     r"(?:verbatim-)?(?:str(?:ing)?|int(?:eger)?|float|number|bool(?:ean)?|date(?:-?time)?|time|null|none|"
@@ -71,7 +77,9 @@ class SortRules:
 
 def normalise(prompt: str) -> str:
     """Reduce a prompt to what known prompts are compared by; the original is what gets forwarded."""
-    text = unicodedata.normalize("NFKC", _SPECIAL_TOKENS.sub(" ", prompt[:PROMPT_CHARS]))
+    text = _SPECIAL_TOKENS.sub(" ", prompt[:PROMPT_CHARS])
+    pieces = (text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS))
+    text = "".join(unicodedata.normalize("NFKC", piece) for piece in pieces)[:PROMPT_CHARS]
     return " ".join(text.split()).lstrip("- ").rstrip(_TRAILING + "- ").casefold()
 
 
@@ -183,6 +191,8 @@ def _property_names(schema: Mapping[str, Any]) -> set[str]:
 
 def json_objects(text: str) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects that stand in a text, the empty ones left out."""
+    if sum(map(text.count, ",[{")) > _JSON_ELEMENTS:
+        return
     decoder = json.JSONDecoder()
     position = text.find("{")
     for _ in range(_JSON_STARTS_TRIED):
@@ -208,13 +218,16 @@ def _embedded_schema(text: str) -> Mapping[str, Any] | None:
     return None
 
 
-def _is_blank(value: object) -> bool:
+def _is_blank(value: object, levels: int = _JSON_LEVELS) -> bool:
     match value:
+        case dict() | list() if not levels:
+            return False
         case dict():
-            return all(map(_is_blank, value.values()))
+            return all(_is_blank(item, levels - 1) for item in value.values())
         case list():
             return all(
-                _is_blank(item) or (isinstance(item, str) and len(item) <= _CHOICE_CHARS) for item in value
+                _is_blank(item, levels - 1) or (isinstance(item, str) and len(item) <= _CHOICE_CHARS)
+                for item in value
             )
         case str():
             return not value or bool(_TO_FILL_IN.fullmatch(value))

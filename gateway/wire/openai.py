@@ -19,17 +19,18 @@ _NULL = msgspec.Raw(b"null")
 _NONE = msgspec.Raw()
 _PASSED_PARTS = frozenset((None, "text", "image_url", "refusal", "thinking"))
 # More elements than any request has that a model's context can hold; reading them would block for seconds.
-_MAX_COMMAS = 50_000
+_MAX_ELEMENTS = 50_000
 # More elements than an event or an answer's usage has; such an event is passed on and hardly looked at.
-_MAX_CHUNK_COMMAS = 10_000
+_MAX_CHUNK_ELEMENTS = 10_000
 _MAX_USAGE_BYTES = 4096
 # More than any model's context holds.
 _MAX_TOKENS = 2**24
 # vLLM's reason to finish a request that came while it shut down. In a text its quotes would be escaped.
 _ABORTED = "abort"
 _IS_ABORTED = b'"finish_reason":"abort"'
-# Engines that split their work find each other by these, in a member or among vLLM's extra arguments.
-_TRANSFERS = ("ec_transfer_params", "kv_transfer_params")
+# Engines that split their work find each other by the first two, in a member or among vLLM's extra arguments.
+# The third is a stored tensor, which engines that are set up to take it load.
+_ENGINES_OWN = ("ec_transfer_params", "kv_transfer_params", "prompt_embeds")
 # Settings of an image's processing are numbers and plain words. Anything else might be taken for a URL or a
 # path: the libraries behind load images from both.
 _WORD = re.compile(r"[A-Za-z0-9_+-]{0,64}")
@@ -53,6 +54,8 @@ class _Part(msgspec.Struct):
     prompt_embeds: msgspec.Raw = _NULL
     video_embeds: msgspec.Raw = _NULL
     video_url: msgspec.Raw = _NULL
+    # What an image is called in vLLM's caches: by it alone another client's would be read.
+    uuid: msgspec.Raw = _NULL
 
     def other_media(self) -> bool:
         fields = (
@@ -99,6 +102,7 @@ class _Body(msgspec.Struct):
     kv_transfer_params: msgspec.Raw = _NULL
     media_io_kwargs: msgspec.Raw = _NULL
     mm_processor_kwargs: msgspec.Raw = _NULL
+    prompt_embeds: msgspec.Raw = _NULL
     vllm_xargs: msgspec.Raw = _NULL
 
 
@@ -254,14 +258,22 @@ class StreamChunk(msgspec.Struct, frozen=True):
         return 400 <= self.error_status < 500
 
 
-def parse_request(body: bytes, *, chat: bool, max_images: int) -> CompletionRequest:
+def parse_request(
+    body: bytes, *, chat: bool, max_images: int, from_gateway: bool = False
+) -> CompletionRequest:
     """Read a completion request without building its image strings.
+
+    Args:
+        body: as received.
+        chat: it has messages; else a prompt.
+        max_images: the most it may have.
+        from_gateway: an engine reads it: who sends it may name images (`uuid`).
 
     Raises:
         BadRequest: invalid JSON, a missing or mistyped field, a refused part or setting, too many images.
     """
-    if body.count(b",") > _MAX_COMMAS:
-        raise BadRequest(f"the body has more than {_MAX_COMMAS:,} elements", code="invalid_json")
+    if _elements(body) > _MAX_ELEMENTS:
+        raise BadRequest(f"the body has more than {_MAX_ELEMENTS:,} elements", code="invalid_json")
     fields: _Body = _decode(_BODY, body)
     _check_reach(fields)
     images: list[ImagePart] = []
@@ -270,7 +282,7 @@ def parse_request(body: bytes, *, chat: bool, max_images: int) -> CompletionRequ
         if not fields.messages:
             raise BadRequest("`messages` is missing or empty; send at least one message", param="messages")
         for index, message in enumerate(fields.messages):
-            _read_message(message, f"messages[{index}].content", texts, images)
+            _read_message(message, f"messages[{index}].content", texts, images, from_gateway)
     if len(images) > max_images:
         raise BadRequest(
             f"the request has {len(images)} images; at most {max_images} are accepted",
@@ -342,7 +354,7 @@ def read_error_message(body: bytes) -> str:
 
 def read_chunk(data: bytes) -> StreamChunk:
     """Read one event's data; of what is no chunk nothing is known, so that it is passed on."""
-    if data.count(b",") > _MAX_CHUNK_COMMAS:
+    if _elements(data) > _MAX_CHUNK_ELEMENTS:
         outline = _outline(data)
         return StreamChunk(
             is_chunk=outline is not None and outline.is_completion(),
@@ -386,7 +398,7 @@ def error_body(error: GatewayError) -> bytes:
 
 
 def _read_message(
-    message: _Message, where: str, texts: dict[str, list[str]], images: list[ImagePart]
+    message: _Message, where: str, texts: dict[str, list[str]], images: list[ImagePart], may_name: bool
 ) -> None:
     spoken = texts.setdefault("system" if message.role == "developer" else message.role, [])
     if not isinstance(message.content, list):
@@ -396,9 +408,9 @@ def _read_message(
         if isinstance(part, str):
             spoken.append(part)
             continue
-        if part.other_media():
+        if part.other_media() or not (may_name or bytes(part.uuid) == b"null"):
             raise BadRequest(
-                f"{where}[{place}]: only `text` and `image_url` parts are accepted; "
+                f"{where}[{place}]: only `text` and `image_url` parts are accepted, without a `uuid`; "
                 "send document pages as images",
                 param=f"{where}[{place}]",
                 code="unsupported_content_part",
@@ -422,12 +434,11 @@ def _image_part(raw: bytes, where: str) -> ImagePart:
 
 def _check_reach(fields: _Body) -> None:
     """Refuse what could make an engine reach for something."""
-    extra = _any(fields.vllm_xargs)
-    for name in _TRANSFERS:
+    # Not `_any`: engines may build what cannot be built here, such as 1e999.
+    extra = _decode(_ANY, bytes(fields.vllm_xargs))
+    for name in _ENGINES_OWN:
         if bytes(getattr(fields, name)) != b"null" or (isinstance(extra, dict) and name in extra):
-            raise BadRequest(
-                f"`{name}` is for engines among themselves", param=name, code="unsupported_parameter"
-            )
+            raise BadRequest(f"`{name}` is not for clients", param=name, code="unsupported_parameter")
     for name in ("media_io_kwargs", "mm_processor_kwargs"):
         left = [_decode(_ANY, bytes(getattr(fields, name)))]
         while left:
@@ -491,7 +502,8 @@ def _schema(fields: _Body) -> Mapping[str, Any] | None:
     ):
         if isinstance(schema, dict):
             return schema
-        if isinstance(schema, str) and (parsed := _object(schema.encode())):
+        text = schema.encode() if isinstance(schema, str) else b""
+        if _elements(text) <= _MAX_ELEMENTS and (parsed := _object(text)):
             return parsed
     return _forced_tool_schema(fields)
 
@@ -522,6 +534,11 @@ def _usage(usage: object) -> Usage | None:
         return None
     counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
     return Usage(*(count if isinstance(count, int) and 0 < count < _MAX_TOKENS else 0 for count in counts))
+
+
+def _elements(text: bytes) -> int:
+    """What reading JSON costs, nested lists without a comma included."""
+    return sum(map(text.count, (b",", b"[", b"{")))
 
 
 def _status(error: object) -> int:

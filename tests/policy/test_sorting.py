@@ -235,3 +235,27 @@ def test_any_text_is_sorted_or_left_to_the_image(prompt: str, system: str, has_i
 def test_normalising_twice_changes_nothing(prompt: str) -> None:
     once = normalise(prompt)
     assert normalise(once) == once
+
+
+@pytest.mark.parametrize("levels", [100, 400, 600, 900])
+def test_a_form_that_is_nested_absurdly_is_none(levels: int) -> None:
+    for opening, closing, core in (("[", "]", ""), ('{"b":', "}", '""')):
+        text = '{"a":' + opening * levels + core + closing * levels + "}"
+        assert sort(SortFacts(prompt=text), RULES) == by_default(RULES)
+
+
+def test_a_form_with_more_elements_than_any_is_none() -> None:
+    for fields, route in ((1_000, "key-value"), (5_000, "text")):
+        text = "{" + ",".join(f'"{number}":""' for number in range(fields)) + "}"
+        decision = sort(SortFacts(prompt=text), RULES)
+        assert decision is not None
+        assert decision.route == route
+
+
+def test_what_is_compared_stays_short_where_characters_stand_for_words() -> None:
+    assert len(normalise("\ufdfa" * 10_000)) <= 8_192
+
+
+def test_an_empty_object_before_a_form_is_passed_over() -> None:
+    decision = sort(SortFacts(prompt='{} {"total": ""}'), RULES)
+    assert decision == SortDecision("key-value", Reason.STRUCTURE)

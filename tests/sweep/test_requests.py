@@ -50,7 +50,9 @@ def picture(body: bytes) -> bytes:
 def test_a_gateway_would_sort_each_models_requests_to_the_route_they_stand_for(
     route: str, model: str
 ) -> None:
-    request = parse_request(bodies(shape_of(route, model, {})).next(), chat=True, max_images=1)
+    request = parse_request(
+        bodies(shape_of(route, model, {})).next(), chat=True, max_images=1, from_gateway=True
+    )
 
     decision = sort(request.facts, SortRules(ROUTES, "text"))
 
@@ -104,7 +106,7 @@ def test_a_body_is_what_clients_send() -> None:
 
 
 def test_a_stream_ends_with_its_usage_and_comes_in_few_chunks() -> None:
-    request = parse_request(bodies(stream=True).next(), chat=True, max_images=1)
+    request = parse_request(bodies(stream=True).next(), chat=True, max_images=1, from_gateway=True)
 
     assert (request.stream, request.include_usage, request.merged) == (True, True, True)
 

@@ -120,8 +120,9 @@ def test_structure_is_found_wherever_clients_put_it(
         (b"{", None, "not valid JSON"),
         (b"\xff", None, "not valid JSON"),
         (b"[]", None, "the body: Expected `object`"),
-        (b'{"prompt":' + b"[" * 100_000, None, "nested too deeply"),
-        (b'{"x":' * 100_000, None, "nested too deeply"),
+        (b'{"prompt":' + b"[" * 40_000, None, "nested too deeply"),
+        (b'{"x":' * 40_000, None, "nested too deeply"),
+        (b'{"metadata":[' + b"[[[[]]]]," * 12_000 + b"0]}", None, "more than 50,000 elements"),
         (b'{"messages":[{"role":"user","content":"\xff"}]}', None, "not valid JSON"),
         (b'{"\xff":1,"messages":[{"role":"user","content":"x"}]}', None, "not valid JSON"),
         ({"messages": [{"role": "user", "content": [{}] * 60_000}]}, None, "more than 50,000 elements"),
@@ -467,8 +468,8 @@ def test_absurd_usage_counts_nothing(usage: Any) -> None:
 
 
 def test_what_would_take_an_event_long_to_build_is_not_built() -> None:
-    """50,000 choices are passed on; whether they are a completion, or an error, is known."""
-    many = b"[" + b"{}," * 50_000 + b"{}]"
+    """5,000 choices are passed on; whether they are a completion, or an error, is known."""
+    many = b"[" + b"{}," * 5_001 + b"{}]"
     chunk = read_chunk(b'{"choices": ' + many + b', "usage": {"prompt_tokens": 1, "completion_tokens": 1}}')
     assert chunk == StreamChunk(is_chunk=True, has_output=True, is_uncountable=True)
     assert not read_chunk(b'{"x": ' + many + b"}").is_chunk
@@ -502,6 +503,8 @@ def test_tells_what_the_engine_broke_off() -> None:
         ({"kv_transfer_params": {"remote_host": "10.0.0.1", "remote_port": 1}}, "kv_transfer_params"),
         ({"ec_transfer_params": {}}, "ec_transfer_params"),
         ({"vllm_xargs": {"kv_transfer_params": "x"}}, "kv_transfer_params"),
+        ({"prompt_embeds": "AAAA"}, "prompt_embeds"),
+        ({"prompt_embeds": ["AAAA"]}, "prompt_embeds"),
         ({"mm_processor_kwargs": {"videos": ["http://10.0.0.1/"]}}, "mm_processor_kwargs"),
         ({"mm_processor_kwargs": {"a": {"b": [1, {"c": "/etc/passwd"}]}}}, "mm_processor_kwargs"),
         ({"mm_processor_kwargs": "http://10.0.0.1/"}, "mm_processor_kwargs"),
@@ -545,13 +548,44 @@ def test_what_real_clients_send_passes(members: dict[str, Any]) -> None:
     assert parse_request(body, chat=False, max_images=1).body == body
 
 
-@pytest.mark.parametrize("field", ["video_embeds", "prompt_embeds"])
-def test_embeddings_are_refused_whatever_the_part_says_to_be(field: str) -> None:
-    part = {"type": "text", "text": "x", "uuid": "1", field: "AAAA"}
-    body = json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode()
-    with pytest.raises(BadRequest) as refused:
-        parse_request(body, chat=True, max_images=1)
-    assert refused.value.code == "unsupported_content_part"
+def test_a_schema_in_a_string_is_read_within_the_same_bounds() -> None:
+    many = "".join(f"\\u{ord(character):04x}" for character in '{"a":[' + "[]," * 50_000 + "0]}")
+    body = b'{"prompt":"x","guided_json":"%s"}' % many.encode()
+    assert parse_request(body, chat=False, max_images=1).facts.schema is None
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "text", "text": "x", "video_embeds": "AAAA"},
+        {"type": "text", "text": "x", "prompt_embeds": "AAAA"},
+        # vLLM takes what has such a name out of its cache, be it another client's page.
+        {**IMAGE, "uuid": "1"},
+        {**IMAGE, "uuid": 1},
+        {"type": "image_url", "image_url": None, "uuid": "1"},
+        {"type": "text", "text": "x", "image_url": None, "uuid": "1"},
+        {"uuid": "1"},
+    ],
+)
+def test_embeddings_and_names_in_a_cache_are_refused_whatever_the_part_says_to_be(
+    part: dict[str, Any],
+) -> None:
+    for role in ("user", "tool"):
+        body = json.dumps({"messages": [{"role": role, "content": [IMAGE, part]}]}).encode()
+        with pytest.raises(BadRequest) as refused:
+            parse_request(body, chat=True, max_images=9)
+        assert (refused.value.code, refused.value.param) == (
+            "unsupported_content_part",
+            "messages[0].content[1]",
+        )
+
+
+def test_no_name_in_a_cache_is_no_matter() -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": [{**IMAGE, "uuid": None}]}]}).encode()
+    assert len(parse_request(body, chat=True, max_images=1).images) == 1
 
 
 def test_a_url_is_replaced_where_an_image_stands_and_nowhere_else() -> None:
@@ -575,3 +609,8 @@ def test_a_url_is_replaced_where_an_image_stands_and_nowhere_else() -> None:
     content[2] = {"type": "image_url", "image_url": {"url": "data:new", "detail": url}, "note": url}
     content[3] = {"image_url": "data:new"}
     assert got == {"messages": messages, "user": url}
+
+
+def test_what_a_gateway_sends_may_name_its_images() -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": [{**IMAGE, "uuid": "1"}]}]}).encode()
+    assert len(parse_request(body, chat=True, max_images=1, from_gateway=True).images) == 1

@@ -76,7 +76,7 @@ def parse(body: bytes, model: str) -> ReadRequest:
         BadRequest: invalid JSON, a wrong field, more than one choice asked for, an image that cannot be read.
         UnknownModel: another model is asked for.
     """
-    request = parse_request(body, chat=True, max_images=MAX_IMAGES)
+    request = parse_request(body, chat=True, max_images=MAX_IMAGES, from_gateway=True)
     if request.model not in (None, model):
         raise UnknownModel(f"The model `{request.model}` does not exist. It is `{model}`.", param="model")
     limits = _limits(body)

@@ -77,7 +77,7 @@ def parse(body: bytes, *, chat: bool, model: str, rules: SortRules, speculative:
         BadRequest: invalid JSON, a wrong field, more than one choice, an option that speculation rules out.
         UnknownModel: another model is asked for.
     """
-    request = parse_request(body, chat=chat, max_images=MAX_IMAGES)
+    request = parse_request(body, chat=chat, max_images=MAX_IMAGES, from_gateway=True)
     if request.model not in (None, model):
         raise UnknownModel(
             f"The model `{request.model}` does not exist. Valid aliases: {model}.", param="model"
