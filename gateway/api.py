@@ -78,7 +78,7 @@ def create_api(
         telemetry=_NO_TELEMETRY,
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
     )
-    api.add_middleware(Guard, state=state, metrics=metrics)
+    api.add_middleware(Guard, state=state, metrics=metrics, routes=api.router.routes)
     api.add_middleware(Headers, state=state)  # the last is the first to see a request
     for path in COMPLETIONS:
         api.router.routes.append(Route(path, Completions(path, state, dispatcher), methods=["POST"]))

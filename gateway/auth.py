@@ -10,6 +10,9 @@ from gateway.errors import Forbidden, GatewayError, Unauthorized, UnknownEndpoin
 from gateway.wire import openai
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.metrics import Metrics
@@ -21,8 +24,6 @@ log = logging.getLogger("gateway.access")
 OPEN = frozenset({"/health", "/ready"})
 CLIENTS = "/v1/"
 
-_LOGGED_CHARACTERS = 128
-
 
 class Guard:
     """Middleware: refuses who has no key before anything of the body is read, and names who has one.
@@ -31,8 +32,9 @@ class Guard:
     only the admin port has it, where there is one, and without a key; else it needs a key of `auth.admins`.
     """
 
-    def __init__(self, app: ASGIApp, state: State, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, state: State, metrics: Metrics, routes: Sequence[BaseRoute]) -> None:
         self._app = app
+        self._routes = routes
         self._state = state
         self._metrics = metrics
         # The port is opened at the start only; a reload must not move its pages to where anybody finds them.
@@ -93,7 +95,7 @@ class Guard:
         return name
 
     def _account(self, scope: Scope, code: int, seconds: float) -> None:
-        key = scope["state"].get("key", "")
+        key, path = scope["state"].get("key", ""), scope["path"]
         self._metrics.finished(
             route="",
             pool="",
@@ -106,7 +108,8 @@ class Guard:
         self._state.quotas.ended(key, code)
         fields = {
             "request_id": scope["state"]["request_id"],
-            "path": ascii(scope["path"][:_LOGGED_CHARACTERS])[1:-1],
+            # Others are a stranger's words.
+            "path": path if any(getattr(route, "path", "") == path for route in self._routes) else "",
             "code": code,
             "key": key,
         }

@@ -7,8 +7,12 @@ import logging
 import os
 import select
 import threading
+import traceback
 from datetime import UTC, datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LogFormat = Literal["text", "json"]
 
@@ -35,7 +39,8 @@ class _Formatter(logging.Formatter):
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         message = _clean(record.getMessage(), _MESSAGE)
         fields = {name: self._field(value) for name, value in getattr(record, "fields", {}).items()}
-        trace = self.formatException(record.exc_info)[-_TRACE:] if record.exc_info else ""
+        error = record.exc_info[1] if record.exc_info else None
+        trace = "\n".join(_trace(error, set()))[-_TRACE:] if error else ""
         if self._kind == "json":
             line = {"at": at, "level": record.levelname, "logger": record.name, "message": message}
             return json.dumps({**line, **fields, **({"trace": trace} if trace else {})}, default=str)
@@ -49,6 +54,23 @@ class _Formatter(logging.Formatter):
         if self._kind == "json" and isinstance(value, list | tuple) and len(str(value)) <= _MESSAGE:
             return value
         return _clean(value, _FIELD)
+
+
+def _trace(error: BaseException, told: set[int]) -> Iterator[str]:
+    """Yield where an error comes from, after what led to it.
+
+    Its words are the system's or none: those of any other error may quote a request.
+    """
+    told.add(id(error))
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    for before in (cause, *getattr(error, "exceptions", ())):
+        if before is not None and id(before) not in told:
+            yield from _trace(before, told)
+            yield "which led to"
+    for entry in traceback.format_tb(error.__traceback__):
+        yield from entry.splitlines()
+    words = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+    yield f"{type(error).__module__}.{type(error).__qualname__}{words}"
 
 
 def _clean(value: object, most: int) -> str:

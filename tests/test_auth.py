@@ -199,7 +199,7 @@ class Gate:
 
     def __init__(self, gateway: Gateway) -> None:
         self.got: list[Any] = []
-        self.guard = Guard(self, gateway.state, gateway._metrics)
+        self.guard = Guard(self, gateway.state, gateway._metrics, gateway.api.routes)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.got.append(scope["state"].get("key", ""))
@@ -274,13 +274,13 @@ async def test_what_is_refused_is_counted_and_logged_without_the_key(
     assert KEY not in page + caplog.text
 
 
-async def test_a_strangers_path_cannot_forge_a_log_line(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_path_is_logged_where_it_exists_and_else_is_a_strangers_words(
+    gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    await gate.reached("/a\n2026 INFO code=200\u2028" + "x" * 1000, [])
-    path = vars(caplog.records[-1])["fields"]["path"]
-    assert path.isprintable()
-    assert path.isascii()
-    assert len(path) < 200
+    for path in (CHAT, "/metrics", f"/v1/{KEY}", "/a\n2026 INFO code=200\u2028" + "x" * 1000):
+        await gate.reached(path, [])
+    assert [vars(record)["fields"]["path"] for record in caplog.records] == [CHAT, "/metrics", "", ""]
 
 
 async def test_operators_pages_are_for_any_key_or_those_named(tmp_path: Path) -> None:

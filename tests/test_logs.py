@@ -50,7 +50,10 @@ def line(kind: Literal["text", "json"], capfd: pytest.CaptureFixture[str]) -> st
     log = logging.getLogger("gateway.access")
     log.info("request", extra={"fields": {"code": 200, "engine": "", "route": "text"}})
     try:
-        raise ValueError("boom")
+        try:
+            raise OSError(errno.EPIPE, "Broken pipe")
+        except OSError as error:
+            raise ValueError("words of a request") from error
     except ValueError:
         log.exception("fault")
     logging.getLogger().handlers[0].flush()
@@ -61,14 +64,37 @@ def line(kind: Literal["text", "json"], capfd: pytest.CaptureFixture[str]) -> st
 def test_json_lines_are_json(capfd: pytest.CaptureFixture[str]) -> None:
     first, second = map(json.loads, line("json", capfd).splitlines())
     assert first.items() >= {"message": "request", "code": 200, "route": "text", "level": "INFO"}.items()
-    assert "ValueError: boom" in second["trace"]
+    assert second["trace"].endswith("builtins.ValueError")
 
 
 def test_text_lines_leave_out_what_is_empty(capfd: pytest.CaptureFixture[str]) -> None:
     first, second, *trace = line("text", capfd).splitlines()
     assert first.endswith("INFO    request code=200 route=text")
     assert second.endswith("ERROR   fault")
-    assert trace[-1] == "    ValueError: boom"
+    assert trace[-1] == "    builtins.ValueError"
+    assert "    builtins.BrokenPipeError: Broken pipe" in trace
+    assert "    which led to" in trace
+
+
+def test_a_trace_tells_all_that_led_to_an_error_and_nothing_of_what_it_was_about() -> None:
+    def failed(word: str) -> Exception:
+        try:
+            raise KeyError("planted " + word)
+        except KeyError as error:
+            return error
+
+    try:
+        raise ExceptionGroup("planted too", [failed("a"), failed("b")])
+    except ExceptionGroup as error:
+        error.add_note("planted as well")
+        error.exceptions[0].__context__ = error  # a circle
+        record = logging.LogRecord("gateway", logging.ERROR, "", 0, "fault", None, sys.exc_info())
+    line = _Formatter("text").format(record)
+    assert line.count("builtins.KeyError\n    which led to") == 2
+    assert line.count("in failed") == 2
+    assert line.endswith("builtins.ExceptionGroup")
+    assert "planted a" not in line
+    assert "planted b" not in line
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the one that restores the loggers
@@ -91,8 +117,8 @@ def test_nothing_that_is_logged_passes_for_another_line(message: str, field: str
 @pytest.mark.parametrize("kind", ["text", "json"])
 def test_lines_are_bounded(kind: Literal["text", "json"]) -> None:
     try:
-        raise ValueError("x" * 10**6 + "the end")
-    except ValueError:
+        raise OSError(errno.EIO, "x" * 10**6 + "the end")
+    except OSError:
         error = sys.exc_info()
     record = logging.LogRecord("gateway", logging.INFO, "", 0, "m" * 10**6, None, error)
     record.fields = {"request_id": "y" * 10**6, "candidates": ["z"] * 10**6, "code": 200, "first": None}
