@@ -323,7 +323,8 @@ class Protocol(HttpToolsProtocol):
             sent = self.written - unsent
             self._blocked = self._blocked or (now, sent)
             since, before = self._blocked
-            if overdue(now - since, sent - before, body_s):
+            # What was broken off is not kept for a slow reader: it counts as held no more.
+            if overdue(now - since, 0 if self.ended and self._unfinished() else sent - before, body_s):
                 self._all.refused["answer_not_read"] += 1
                 self.abort()
             return

@@ -749,6 +749,27 @@ async def test_a_client_that_never_reads_its_completion_is_dropped_and_the_engin
     client.writer.transport.abort()
 
 
+async def test_an_answer_that_is_broken_off_is_not_kept_for_who_reads_it_slowly(it: Listening) -> None:
+    (engine,) = it.gateway.state.engines()
+    text = CONFIG.replace("{text: {}}", "{text: {timeouts: {total_s: 0.5}}}")
+    text = text.replace("ENGINE", engine.url).replace("LIMITS", "{}")
+    await it.gateway.reload(parse(text, "routes.yaml", Path(), {}))
+    it.engine.behave = Long()
+    client = await it.connect(receive=2048)
+    client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    client.send(request())
+    await until(lambda: any(one.flow.write_paused for one in it.connections.busy))
+    await until(lambda: any(one.ended for one in it.connections.busy))
+    it.later(0)
+    client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+    await client.reader.readexactly(1_000_000)
+    client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    it.later(31)
+    await it.gone()
+    client.writer.transport.abort()
+    await it.configure("{}")
+
+
 async def test_a_client_that_reads_slowly_but_steadily_gets_all_of_its_answer(it: Listening) -> None:
     it.engine.behave = Long()
     client = await it.connect()
