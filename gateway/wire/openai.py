@@ -25,6 +25,8 @@ _MAX_CHUNK_ELEMENTS = 10_000
 _MAX_USAGE_BYTES = 4096
 # More than any model's context holds.
 _MAX_TOKENS = 2**24
+# A request has one place on an engine, however many answers it asks for there; a page has one right answer.
+_MAX_ANSWERS = 16
 # vLLM's reason to finish a request that came while it shut down. In a text its quotes would be escaped.
 _ABORTED = "abort"
 _IS_ABORTED = b'"finish_reason":"abort"'
@@ -34,6 +36,8 @@ _ENGINES_OWN = ("ec_transfer_params", "kv_transfer_params", "prompt_embeds")
 # Settings of an image's processing are numbers and plain words. Anything else might be taken for a URL or a
 # path: the libraries behind load images from both.
 _WORD = re.compile(r"[A-Za-z0-9_+-]{0,64}")
+# What no limit on images sees: to how many pixels a small one may be blown up by them. Models ask for fewer.
+_MOST = {"height": 2**12, "width": 2**12, "min": 2**21, "shortest": 2**21, "": 2**24}
 # Where an image's URL stands in a message.
 _URL_PATH = ("content", "image_url", "url")
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
@@ -87,6 +91,7 @@ class _Body(msgspec.Struct):
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     stream_interval: Any = None
+    n: int | None = None
     messages: list[_Message] | None = None
     prompt: msgspec.Raw = _NULL
     # Of these a wrong type is the engine's to refuse, so that its message is the one clients know.
@@ -289,6 +294,14 @@ def parse_request(
             param="messages",
             code="too_many_images",
         )
+    prompt = _any(fields.prompt)
+    answers = (fields.n or 1) * (1 if chat else _prompts(prompt))
+    if answers > _MAX_ANSWERS:
+        raise BadRequest(
+            f"`n` and the prompts ask for {answers} answers; at most {_MAX_ANSWERS} are given",
+            param="n" if fields.n not in (None, 1) else "prompt",
+            code="unsupported_parameter",
+        )
     return CompletionRequest(
         body=body,
         model=fields.model,
@@ -296,7 +309,7 @@ def parse_request(
         include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
         merged=fields.stream_interval not in (None, 1),
         images=tuple(images),
-        facts=_facts(fields, texts, has_image=bool(images)),
+        facts=_facts(fields, prompt, texts, has_image=bool(images)),
     )
 
 
@@ -440,16 +453,26 @@ def _check_reach(fields: _Body) -> None:
         if bytes(getattr(fields, name)) != b"null" or (isinstance(extra, dict) and name in extra):
             raise BadRequest(f"`{name}` is not for clients", param=name, code="unsupported_parameter")
     for name in ("media_io_kwargs", "mm_processor_kwargs"):
-        left = [_decode(_ANY, bytes(getattr(fields, name)))]
+        left = [("", _decode(_ANY, bytes(getattr(fields, name))))]
         while left:
-            value = left.pop()
+            key, value = left.pop()
+            most = next(most for part, most in _MOST.items() if part in key)
+            if isinstance(value, int | float) and value > most:
+                raise BadRequest(
+                    f"`{name}`: {key[:64] or 'a number'} may be at most {most:,}",
+                    param=name,
+                    code="unsupported_parameter",
+                )
             if isinstance(value, str) and not _WORD.fullmatch(value):
                 raise BadRequest(
                     f"`{name}` may hold numbers, true, false and plain words only",
                     param=name,
                     code="unsupported_parameter",
                 )
-            left += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+            if isinstance(value, dict):
+                left += value.items()
+            elif isinstance(value, list):
+                left += ((key, item) for item in value)
 
 
 def _with_urls(value: memoryview, urls: Mapping[bytes, bytes], path: Sequence[str]) -> bytes:
@@ -471,8 +494,14 @@ def _joined(members: Mapping[str, bytes | msgspec.Raw]) -> bytes:
     )
 
 
-def _facts(fields: _Body, texts: Mapping[str, list[str]], *, has_image: bool) -> SortFacts:
-    prompt = _any(fields.prompt)
+def _prompts(prompt: object) -> int:
+    """How many prompts there are: a list may hold texts, or lists of tokens, or the tokens of one."""
+    if not isinstance(prompt, list) or all(isinstance(token, int) for token in prompt):
+        return 1
+    return len(prompt)
+
+
+def _facts(fields: _Body, prompt: object, texts: Mapping[str, list[str]], *, has_image: bool) -> SortFacts:
     template = _object(fields.chat_template_kwargs)
     mode = template.get("mode")
     route = _object(fields.metadata).get("ocr_route")

@@ -505,6 +505,12 @@ def test_tells_what_the_engine_broke_off() -> None:
         ({"vllm_xargs": {"kv_transfer_params": "x"}}, "kv_transfer_params"),
         ({"prompt_embeds": "AAAA"}, "prompt_embeds"),
         ({"prompt_embeds": ["AAAA"]}, "prompt_embeds"),
+        ({"mm_processor_kwargs": {"min_pixels": 10**9}}, "mm_processor_kwargs"),
+        ({"mm_processor_kwargs": {"size": {"shortest_edge": 1e12}}}, "mm_processor_kwargs"),
+        ({"mm_processor_kwargs": {"images_kwargs": {"size": {"height": 9000}}}}, "mm_processor_kwargs"),
+        ({"mm_processor_kwargs": {"width": [9000]}}, "mm_processor_kwargs"),
+        ({"mm_processor_kwargs": {"min_pixels": 10**7}}, "mm_processor_kwargs"),
+        ({"mm_processor_kwargs": 10**9}, "mm_processor_kwargs"),
         ({"mm_processor_kwargs": {"videos": ["http://10.0.0.1/"]}}, "mm_processor_kwargs"),
         ({"mm_processor_kwargs": {"a": {"b": [1, {"c": "/etc/passwd"}]}}}, "mm_processor_kwargs"),
         ({"mm_processor_kwargs": "http://10.0.0.1/"}, "mm_processor_kwargs"),
@@ -540,12 +546,36 @@ def test_what_engines_parse_and_we_do_not_is_not_passed_unseen() -> None:
         },
         {"media_io_kwargs": {"image": {"image_mode": "RGB", "rgba_background_color": [255, 255, 255]}}},
         {"vllm_xargs": {"ngram_size": 30, "window_size": 90, "whitelist_token_ids": [128821]}},
+        {"mm_processor_kwargs": {"size": {"shortest_edge": 12544, "longest_edge": 9633792}}},
+        {"mm_processor_kwargs": {"size": {"height": 1024, "width": 1024}}},
+        {"n": 16},
+        {"n": 2, "prompt": ["a"] * 8},
+        {"prompt": list(range(100))},
         {"vllm_xargs": None, "mm_processor_kwargs": None, "kv_transfer_params": None},
     ],
 )
 def test_what_real_clients_send_passes(members: dict[str, Any]) -> None:
     body = json.dumps({"prompt": "x", **members}).encode()
     assert parse_request(body, chat=False, max_images=1).body == body
+
+
+@pytest.mark.parametrize(
+    ("members", "chat", "param"),
+    [
+        ({"n": 17}, True, "n"),
+        ({"n": 17, "prompt": [1] * 17}, False, "n"),
+        ({"n": 9, "prompt": ["a", "b"]}, False, "n"),
+        ({"prompt": ["a"] * 17}, False, "prompt"),
+        ({"n": None, "prompt": [[1, 2]] * 17}, False, "prompt"),
+    ],
+)
+def test_one_place_on_an_engine_is_not_good_for_any_number_of_answers(
+    members: dict[str, Any], chat: bool, param: str
+) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}], "prompt": "x", **members}).encode()
+    with pytest.raises(BadRequest) as refused:
+        parse_request(body, chat=chat, max_images=1)
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", param)
 
 
 def test_a_schema_in_a_string_is_read_within_the_same_bounds() -> None:
