@@ -15,7 +15,7 @@ from deploy.checks.served import ROUTES, option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from deploy.checks.objects import Document, Rendering
+    from deploy.checks.objects import Document, Pod, Rendering
     from deploy.checks.served import Served
 
 _EVERYWHERE, _METADATA = "/0", "169.254.0.0/16"
@@ -92,11 +92,38 @@ def _keys(rendering: Rendering, served: Served) -> Iterator[Problem]:
             where,
             f"mode {mode:04o}, fsGroup {group or 'not set'}; 0440 and the process's group keep others out",
         )
+    yield from _elsewhere(rendering, served, secret.get("secretName"), (item or {}).get("key", inside))
+
+
+def _elsewhere(rendering: Rendering, served: Served, name: str, key: str) -> Iterator[Problem]:
+    """The clients' keys are in the gateway's file alone: in no environment, and in no other pod."""
+    for pod in rendering.pods:
+        for volume in pod.spec.get("volumes") or () if pod is not served.pod else ():
+            projected = at(volume, "projected", "sources") or ()
+            for secret in (at(volume, "secret"), *(at(source, "secret") for source in projected)):
+                items = [item.get("key") for item in secret.get("items") or ()]
+                if secret.get("secretName", secret.get("name")) == name and (not items or key in items):
+                    yield _shared(pod, f"{pod.path}.volumes[{volume['name']}]", name, key)
+        for container in pod.containers:
+            for index, source in enumerate(container.spec.get("envFrom") or ()):
+                if at(source, "secretRef", "name") == name:
+                    yield _shared(pod, f"{container.where}.envFrom[{index}]", name, key)
+            for variable, value in container.env.items():
+                reference = at(value, "valueFrom", "secretKeyRef")
+                if (at(reference, "name"), at(reference, "key")) == (name, key):
+                    yield _shared(pod, f"{container.where}.env[{variable}]", name, key)
+
+
+def _shared(pod: Pod, where: str, name: str, key: str) -> Problem:
+    return Problem(pod.name, where, f"has {key} of Secret {name}, which are for the gateway's file alone")
 
 
 def _ways_in(rendering: Rendering, served: Served) -> Iterator[Document]:
-    """Ingresses and routes that lead to the gateway."""
+    """What leads to the gateway from outside the cluster."""
     own = {one["metadata"]["name"] for one, _ in _services(rendering, served)}
+    for service, _ in _services(rendering, served):
+        if at(service, "spec", "type") in ("LoadBalancer", "NodePort"):
+            yield service
     for ingress in rendering.of("Ingress"):
         if any(backend.get("name") in own for _, backend in ingresses(ingress)):
             yield ingress

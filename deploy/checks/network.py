@@ -344,9 +344,15 @@ def opens(rule: Mapping[str, Any], ports: set[Any], protocol: str) -> bool:
     """Whether a policy's rule opens one of these ports, which are one's name and number."""
     own = rule.get("ports")
     return not own or any(
-        port.get("protocol", "TCP") == protocol and port.get("port", next(iter(ports), None)) in ports
+        port.get("protocol", "TCP") == protocol
+        and any(port.get("port", known) == known or known in _range(port) for known in ports)
         for port in own
     )
+
+
+def _range(port: Mapping[str, Any]) -> range:
+    first, last = port.get("port"), port.get("endPort")
+    return range(first, last + 1) if isinstance(first, int) and isinstance(last, int) else range(0)
 
 
 def _leads_to(rule: Mapping[str, Any], pod: Pod, key: str = "to") -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 
-from gateway.config.document import Document
+from gateway.config.document import Document, Filled
 from gateway.config.files import read_file
 from gateway.config.keys import parse_keys
 from gateway.config.schema import EMBEDDED, Auth, Config, Profile, Route, Section
@@ -219,7 +219,7 @@ def _fields_at(location: Location, root: type[Section]) -> list[str]:
 
 def _shown(value: object, location: Location = ()) -> str:
     """A value as an error may print it: short, and never a credential."""
-    if "api_key" in location:
+    if "api_key" in location or isinstance(value, Filled):
         return "a value (not shown)"
     if isinstance(value, dict | tuple | list):
         return f"a {'section' if isinstance(value, dict) else 'list'}"

@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 
 Location = tuple[str | int, ...]
 
+# A secret that stands unquoted may look like YAML's own: *alias, !tag.
+_QUOTED = re.compile(r" '[^'<>]{4,}'")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+class Filled(str):
+    """A value from the environment, where secrets come from: no error shows it."""
+
+    __slots__ = ()
 
 
 class Document:
@@ -31,7 +39,8 @@ class Document:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
-            self.problems.append(f"{self._file}:{line}: not valid YAML: {error.problem}")
+            problem = _QUOTED.sub("", str(error.problem))
+            self.problems.append(f"{self._file}:{line}: not valid YAML: {problem}")
             return None
         except (yaml.YAMLError, RecursionError) as error:
             self.problems.append(f"{self._file}:1: not valid YAML: {error}")
@@ -97,10 +106,10 @@ class Document:
         # A filled-in value stays a string, so that a key of digits is not read as a number.
         expanded = _VARIABLE.sub(expand, node.value)
         if expanded != node.value:
-            return expanded
+            return Filled(expanded)
         try:
             return self._loader.construct_object(node)
         # An empty `!!int`, a `!!timestamp` that is none: PyYAML checks only what it recognised itself.
-        except Exception as error:
-            self.report([(location, f"is not a value of its YAML type: {getattr(error, 'problem', error)}")])
+        except Exception:
+            self.report([(location, "is not a value of its YAML type")])
             return None

@@ -134,6 +134,21 @@ def test_every_problem_is_told_at_once() -> None:
 def test_no_credential_stands_in_an_error() -> None:
     text = GOOD.replace("${ENGINE_KEY:-}", "[hunter2]").replace("vllm-mtp3:8000", "u:hunt/er2@vllm:1")
     assert "er2" not in "\n".join(problems(text))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "pools: {p: {engines: [http://e], max_load: '${KEY}'}}",
+        "pools: {p: {engines: [http://e], speculative_config: '${KEY}'}}",
+        "pools: {p: {engines: ['http://u:${KEY}@e']}}",
+        "retry: {budget: x${KEY}}",
+    ],
+)
+def test_what_the_environment_says_is_not_shown(wrong: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse(f"model: m\nroutes: {{a: {{}}}}\n{wrong}", "f.yaml", Path(), {"KEY": "planted"})
+    assert "planted" not in str(refused.value)
     assert "er2" not in "\n".join(problems("pools: [{api_key: hunter2}]\nroutes: {a: [hunter2]}"))
 
 

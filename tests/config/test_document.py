@@ -57,6 +57,26 @@ def test_faults_of_the_text_are_named(text: str, problem: str) -> None:
     assert [found[: len(problem)] for found in read(text)[1]] == [problem]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a: *SECRET", "a: !SECRET x", "a: !!SECRET x", "a: !SECRET!x y", "a: &SECRET 1\nb: &SECRET 2"),
+        *(
+            "a: !!int SECRET",
+            "a: !!float SECRET",
+            "a: !!bool SECRET",
+            "a: !!timestamp SECRET",
+        ),
+        *('a: "SECRET', 'a: "SECRET\\q"', "a: SECRET: b: c", "%SECRET\n", "a: @SECRET", "a: `SECRET"),
+    ],
+)
+def test_a_secret_that_is_taken_for_yamls_own_is_not_told(text: str) -> None:
+    secret = "planted-Secret-4711"
+    found = read(text.replace("SECRET", secret))[1]
+    assert found or "&" in text
+    assert secret.lower() not in "".join(found).lower()
+
+
 def test_merge_keys_work() -> None:
     values, problems = read("base: &b {x: 1, y: 1}\nother:\n  <<: *b\n  y: 2\n")
     assert values == {"base": {"x": 1, "y": 1}, "other": {"x": 1, "y": 2}}

@@ -786,6 +786,15 @@ MISTAKES = [
     ),
     # Who gets in, and what gets out.
     Mistake("a way in without keys", ROUTES, "data extra", "", "is not set: whoever comes by", of=OPEN),
+    Mistake(
+        "a Service for the world without keys",
+        "Service/ocr-gateway",
+        "spec type",
+        "LoadBalancer",
+        "Service/ocr-gateway may use what costs GPUs",
+        ROUTES,
+        of=OPEN,
+    ),
     Mistake("keys in no file", GATEWAY, f"{CONTAINER} volumeMounts keys", GONE, KEYLESS, ROUTES),
     Mistake("keys elsewhere", GATEWAY, f"{CONTAINER} volumeMounts keys mountPath", "/keys", KEYLESS, ROUTES),
     Mistake(
@@ -820,12 +829,50 @@ MISTAKES = [
     Mistake(
         "keys for all to read", GATEWAY, f"{POD} volumes keys secret defaultMode", GONE, "mode 0644, fsGroup"
     ),
+    Mistake(
+        "keys in an engine",
+        MTP3,
+        f"{POD} volumes",
+        lambda volumes: [*volumes, {"name": "keys", "secret": {"secretName": "ocr-gateway-keys"}}],
+        "has keys of Secret ocr-gateway-keys, which are for the gateway's file alone",
+    ),
+    Mistake(
+        "keys in an engine by projection",
+        MTP3,
+        f"{POD} volumes",
+        lambda volumes: [
+            *volumes,
+            {"name": "all", "projected": {"sources": [{"secret": {"name": "ocr-gateway-keys"}}]}},
+        ],
+        "has keys of Secret ocr-gateway-keys",
+    ),
+    Mistake(
+        "keys in an environment",
+        MTP3,
+        f"{ENGINE} envFrom",
+        [{"secretRef": {"name": "ocr-gateway-keys"}}],
+        "has keys of Secret ocr-gateway-keys",
+    ),
+    Mistake(
+        "keys in the gateway's environment",
+        GATEWAY,
+        f"{CONTAINER} env ENGINE_KEY valueFrom secretKeyRef key",
+        "keys",
+        "has keys of Secret ocr-gateway-keys",
+    ),
     Mistake("keys for nobody", GATEWAY, f"{POD} securityContext fsGroup", GONE, "fsGroup not set"),
     Mistake(
         "an admin port for the ingress",
         POLICY,
         "spec ingress 0 ports",
         [{"port": 8000}, {"port": 9090}],
+        "lets others than Prometheus in to the admin port 9090",
+    ),
+    Mistake(
+        "an admin port in a range for the ingress",
+        POLICY,
+        "spec ingress 0 ports",
+        [{"port": 8000, "endPort": 9090}],
         "lets others than Prometheus in to the admin port 9090",
     ),
     Mistake(
