@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gateway.policy.breaker import Rules
 from gateway.policy.demand import busy, counts, useful_load
 from gateway.policy.depth import Curve, Table, crossover_by_curves, crossover_by_schedule, depth_at
+from gateway.policy.memory import may_hold
 from gateway.policy.sorting import SortRules
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Fleet:
         profiled: every route has its profile.
         rules: the breakers'.
         sorting: how requests are sorted into the routes.
-        notes: what an operator should know of the profiles: what they lack, or were measured on instead.
+        notes: what an operator should know: limits that contradict each other, what profiles lack or were
+            measured on instead.
     """
 
     config: Config
@@ -141,6 +143,7 @@ def _crossover(config: Config, route: str, name: str, curves: Mapping[str, Curve
 
 
 def _notes(config: Config) -> Iterator[str]:
+    yield from _limit_notes(config)
     for route, profile in config.profiles.items():
         told = f"routes.{route}.profile"
         if lacking := [pool for pool in config.pools_of(route) if pool not in profile.pools]:
@@ -153,6 +156,27 @@ def _notes(config: Config) -> Iterator[str]:
             was = by_pool.get(pool) if isinstance(by_pool, dict) else None
             if was is not None and was != _plain(config.pools[pool].speculative_config):
                 yield f"{told}: pool {pool} was measured with speculative_config {was}"
+
+
+def _limit_notes(config: Config) -> Iterator[str]:
+    """What one limit allows and another never lets through."""
+    limits, remote = config.limits, config.remote_images
+    held = limits.inflight_bytes
+    if held and not may_hold(limits.body_bytes, own=0, total=0, limit=held):
+        yield (
+            f"limits.inflight_bytes: bodies over half of it, {held // 2:,} bytes, are always refused; "
+            f"limits.body_bytes allows {limits.body_bytes:,}"
+        )
+    if limits.request_pixels < limits.image_pixels:
+        yield (
+            f"limits.request_pixels: images over {limits.request_pixels:,} pixels are always refused; "
+            f"limits.image_pixels allows {limits.image_pixels:,}"
+        )
+    if remote.allow_hosts and remote.max_bytes * 4 // 3 > limits.body_bytes:
+        yield (
+            f"limits.body_bytes: remote images over {limits.body_bytes * 3 // 4:,} bytes, a third more in "
+            f"base64, are always refused; remote_images.max_bytes allows {remote.max_bytes:,}"
+        )
 
 
 def _plain(value: object) -> object:

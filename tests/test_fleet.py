@@ -40,6 +40,32 @@ def test_each_route_goes_by_the_best_it_has(tmp_path: Path) -> None:
     assert known.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("sections", "note"),
+    [
+        (
+            "limits: {inflight_bytes: 67108863}",
+            "limits.inflight_bytes: bodies over half of it, 33,554,431 bytes",
+        ),
+        ("limits: {inflight_bytes: 67108864}", None),
+        ("limits: {request_pixels: 99999999}", "limits.request_pixels: images over 99,999,999 pixels"),
+        ("limits: {request_pixels: 100000000}", None),
+        (
+            "limits: {body_bytes: 20000000}\nremote_images: {allow_hosts: [images.example]}",
+            "limits.body_bytes: remote images over 15,000,000 bytes",
+        ),
+        ("limits: {body_bytes: 20000000}", None),
+        ("remote_images: {allow_hosts: [images.example]}", None),
+    ],
+)
+def test_limits_of_which_one_never_lets_through_what_another_allows_are_noted(
+    tmp_path: Path, sections: str, note: str | None
+) -> None:
+    plain = "model: m\npools: {p: {engines: [http://p:80]}}\nroutes: {text: {}}\n"
+    notes = Fleet.of(parse(plain + sections, "routes.yaml", tmp_path, {})).notes
+    assert [told.startswith(note or "") for told in notes] == [True] * (note is not None)
+
+
 def test_crossovers_come_from_the_schedule_or_the_profile(tmp_path: Path) -> None:
     known = fleet(tmp_path)
     assert known.tables["deep"].crossover(0) == Crossover(64, left=True)
