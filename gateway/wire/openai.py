@@ -23,6 +23,10 @@ _MAX_ELEMENTS = 50_000
 # More elements than an event or an answer's usage has; such an event is passed on and hardly looked at.
 _MAX_CHUNK_ELEMENTS = 10_000
 _MAX_USAGE_BYTES = 4096
+# Text and members that are longer are the engine's alone: what is built of them is kept while images are
+# looked at, and takes up to four times their bytes.
+_MAX_TEXT_CHARS = 65_536
+_MAX_MEMBER_BYTES = 2**20
 # More than any model's context holds.
 _MAX_TOKENS = 2**24
 # A request has one place on an engine, however many answers it asks for there; a page has one right answer.
@@ -272,7 +276,7 @@ def parse_request(
         body: as received.
         chat: it has messages; else a prompt.
         max_images: the most it may have.
-        from_gateway: an engine reads it: who sends it may name images (`uuid`).
+        from_gateway: an engine reads it: who sends it may name images (`uuid`), and all of its text counts.
 
     Raises:
         BadRequest: invalid JSON, a missing or mistyped field, a refused part or setting, too many images.
@@ -294,7 +298,7 @@ def parse_request(
             param="messages",
             code="too_many_images",
         )
-    prompt = _any(fields.prompt)
+    prompt = _built(fields.prompt)
     answers = (fields.n or 1) * (1 if chat else _prompts(prompt))
     if answers > _MAX_ANSWERS:
         raise BadRequest(
@@ -309,7 +313,13 @@ def parse_request(
         include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
         merged=fields.stream_interval not in (None, 1),
         images=tuple(images),
-        facts=_facts(fields, prompt, texts, has_image=bool(images)),
+        facts=_facts(
+            fields,
+            prompt,
+            texts,
+            has_image=bool(images),
+            chars=None if from_gateway else _MAX_TEXT_CHARS,
+        ),
     )
 
 
@@ -335,7 +345,7 @@ def rewritten(
     if model is not None:
         members["model"] = msgspec.json.encode(model)
     if ask_usage:
-        options = _any(members.get("stream_options", _NULL)) or {}
+        options = _built(members.get("stream_options", _NULL)) or {}
         members["stream_options"] = msgspec.json.encode({**options, "include_usage": True})
     if repaired:
         members["messages"] = _with_urls(memoryview(members["messages"]), repaired, _URL_PATH)
@@ -501,7 +511,9 @@ def _prompts(prompt: object) -> int:
     return len(prompt)
 
 
-def _facts(fields: _Body, prompt: object, texts: Mapping[str, list[str]], *, has_image: bool) -> SortFacts:
+def _facts(
+    fields: _Body, prompt: object, texts: Mapping[str, list[str]], *, has_image: bool, chars: int | None
+) -> SortFacts:
     template = _object(fields.chat_template_kwargs)
     mode = template.get("mode")
     route = _object(fields.metadata).get("ocr_route")
@@ -509,8 +521,8 @@ def _facts(fields: _Body, prompt: object, texts: Mapping[str, list[str]], *, has
         raise BadRequest("`metadata.ocr_route` must be a string", param="metadata.ocr_route")
     return SortFacts(
         metadata=route,
-        prompt="\n".join(texts.get("user", [prompt] if isinstance(prompt, str) else ())),
-        system="\n".join(texts.get("system", ())),
+        prompt="\n".join(texts.get("user", [prompt] if isinstance(prompt, str) else ()))[:chars],
+        system="\n".join(texts.get("system", ()))[:chars],
         schema=_schema(fields),
         wants_json=_object(fields.response_format).get("type") == "json_object"
         or bool(_object(fields.structured_outputs).get("json_object")),
@@ -581,7 +593,12 @@ def _object(raw: bytes | msgspec.Raw) -> Mapping[str, Any]:
 
 
 def _any(raw: bytes | msgspec.Raw) -> Any:
-    """Decode a small member; what cannot be built is left to the engine to refuse."""
+    """Decode a small member; None where it is none, or cannot be built."""
+    return _built(raw) if len(memoryview(raw)) <= _MAX_MEMBER_BYTES else None
+
+
+def _built(raw: bytes | msgspec.Raw) -> Any:
+    """Decode a member; what cannot be built is left to the engine to refuse."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

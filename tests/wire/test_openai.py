@@ -584,6 +584,19 @@ def test_a_schema_in_a_string_is_read_within_the_same_bounds() -> None:
     assert parse_request(body, chat=False, max_images=1).facts.schema is None
 
 
+def test_of_a_long_text_and_a_long_schema_nothing_large_is_kept() -> None:
+    text = "\U0001f600" + "x" * 2**21
+    message = [{"role": role, "content": text} for role in ("system", "user")]
+    schema = {"description": text, "properties": {"total": {}}}
+    body = json.dumps({"messages": message, "prompt": text, "guided_json": schema, "metadata": {"a": text}})
+    for has_messages in (True, False):
+        facts = parse_request(body.encode(), chat=has_messages, max_images=1).facts
+        assert max(len(facts.prompt), len(facts.system)) == 65_536
+        assert facts.schema is None
+    facts = parse_request(body.encode(), chat=True, max_images=1, from_gateway=True).facts
+    assert facts.prompt == facts.system == text
+
+
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 
