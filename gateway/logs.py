@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import select
 import threading
 import traceback
@@ -37,7 +38,10 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        message = _clean(record.getMessage(), _MESSAGE)
+        message = record.getMessage()
+        if record.name == "asyncio":  # which goes on to quote what an error was about
+            message = re.split(r"[\n(]", message, maxsplit=1)[0]
+        message = _clean(message, _MESSAGE)
         fields = {name: self._field(value) for name, value in getattr(record, "fields", {}).items()}
         error = record.exc_info[1] if record.exc_info else None
         trace = "\n".join(_trace(error, set()))[-_TRACE:] if error else ""

@@ -8,7 +8,7 @@ import logging
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -71,7 +71,6 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(_report)
         self._loop.add_signal_handler(signal.SIGHUP, self._gateway.ask_reload)
         await super().startup(sockets)
         if self._admin_port is not None:
@@ -132,11 +131,6 @@ class Server(uvicorn.Server):
                 needed,
                 self.capacity(),
             )
-
-
-def _report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Tell of an error that nobody took; the loop itself would quote what it was about: perhaps a request."""
-    log.error("%s", str(context["message"]).partition("(")[0], exc_info=context.get("exception"))
 
 
 def serve(config: Config, path: Path, host: str, port: int) -> None:

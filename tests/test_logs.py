@@ -128,6 +128,21 @@ def test_lines_are_bounded(kind: Literal["text", "json"]) -> None:
     assert "the end" in line
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "Task exception was never retrieved\nfuture: <Task ... ValueError('planted')>",
+            "Task exception was never retrieved",
+        ),
+        ("Exception in callback Receiver.data(b'planted') at here", "Exception in callback Receiver.data"),
+    ],
+)
+def test_the_event_loop_quotes_nothing(message: str, told: str) -> None:
+    record = logging.LogRecord("asyncio", logging.ERROR, "", 0, message, None, None)
+    assert json.loads(_Formatter("json").format(record))["message"] == told
+
+
 def test_a_list_stays_one_in_json() -> None:
     record = logging.LogRecord("gateway", logging.INFO, "", 0, "choice", None, None)
     record.fields = {"candidates": [["e:80", 1.5, "free"]]}

@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway import __version__
+from gateway import __version__, logs
 from gateway.engines.asgi import (
     Raw,
     answer_while_connected,
@@ -213,7 +213,8 @@ def main(
         workers: images read at the same time.
         exit_with_stdin: stop when stdin ends, and so with the parent that holds its other end.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logs.configure("text")
+    logging.getLogger().setLevel(logging.WARNING)
     failed = threading.Event()
 
     def stop() -> None:

@@ -369,7 +369,8 @@ async def test_sigterm_ends_it_even_while_it_loads() -> None:
 
 
 @pytest.fixture
-def _signals() -> Iterator[None]:
+def _signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("gateway.logs.configure", lambda *_: None)
     before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
     yield
     for number, handler in before:
