@@ -6,18 +6,19 @@ import asyncio
 import itertools
 from heapq import heappop, heappush
 
-Entry = tuple[int, int, asyncio.Future[None]]
+Entry = tuple[int, int, int, asyncio.Future[None]]
 
 
 class Turns:
     """Lets work in, `places` at a time and with at most `room` of weight in all.
 
-    Clients take turns; of one client's work the lightest goes first, so that a page need not wait behind
-    bombs.
+    Clients take turns. Of one client's work light pieces pass heavy ones, so that a page need not wait behind
+    bombs; but of those that came later only as many as there are steps in a weight: none waits for ever.
     """
 
-    def __init__(self, places: int, room: int) -> None:
+    def __init__(self, places: int, room: int, step: int = 1024 * 1024) -> None:
         self.room = room
+        self._step = step
         self._places = places
         self._left = room
         self._waiting: dict[str, list[Entry]] = {}
@@ -31,7 +32,9 @@ class Turns:
     async def enter(self, client: str, weight: int) -> None:
         """Wait for a turn; who has had it calls `leave`. A weight above `room` never gets one."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heappush(self._waiting.setdefault(client, []), (weight, next(self._order), turn))
+        order = next(self._order)
+        entry = (order + weight // self._step, order, weight, turn)
+        heappush(self._waiting.setdefault(client, []), entry)
         self._let_in()
         try:
             await turn
@@ -49,10 +52,10 @@ class Turns:
     def _let_in(self) -> None:
         for client in tuple(self._waiting):
             entries = self._waiting[client]
-            while entries and entries[0][2].done():
+            while entries and entries[0][3].done():
                 heappop(entries)
-            if entries and self._places and entries[0][0] <= self._left:
-                weight, _, turn = heappop(entries)
+            if entries and self._places and entries[0][2] <= self._left:
+                _, _, weight, turn = heappop(entries)
                 self._places -= 1
                 self._left -= weight
                 turn.set_result(None)

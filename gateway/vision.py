@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 THREADS = 2
-# Below this, reading a header costs less than handing it to a thread.
-_INLINE_BYTES = 256 * 1024
+# As text. Up to this, reading an image costs a millisecond or two, and a thread would get to run only after
+# many times that where the event loop is busy.
+_INLINE_BYTES = 2 * 1024 * 1024
 # What all images that are decoded at a time may take. One that needs more is not looked at.
 DECODING_BYTES = 512 * 1024 * 1024
 _READING_BYTES = 1024 * 1024 * 1024

@@ -24,9 +24,14 @@ async def entered(turns: Turns, *works: tuple[str, int]) -> list[str]:
     return order
 
 
-async def test_clients_take_turns_and_the_lightest_of_one_goes_first() -> None:
+async def test_clients_take_turns_and_of_one_client_light_work_passes_heavy_work() -> None:
     works = [("a", 9), ("a", 8), ("a", 1), ("b", 7), ("c", 2), ("c", 3)]
-    assert await entered(Turns(1, 10), *works) == ["a1", "b7", "c2", "a8", "c3", "a9"]
+    assert await entered(Turns(1, 10, step=1), *works) == ["a1", "b7", "c2", "a9", "c3", "a8"]
+
+
+async def test_a_heavy_piece_is_not_passed_for_ever() -> None:
+    order = await entered(Turns(1, 10, step=2), ("a", 9), *[("a", 1)] * 20)
+    assert order.index("a9") == 3
 
 
 async def test_weight_is_bounded_in_all_and_a_light_one_passes_a_heavy_one() -> None:

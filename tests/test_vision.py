@@ -62,7 +62,7 @@ async def test_large_images_are_inspected_beside_the_event_loop(
         raise BadImage("seen")
 
     monkeypatch.setattr("gateway.vision.images.inspect", inspect)
-    noise = np.random.default_rng(1).integers(0, 256, (400, 400, 3), dtype=np.uint8)
+    noise = np.random.default_rng(1).integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
     for data in (png("small"), encoded(Image.fromarray(noise), "PNG")):
         with pytest.raises(BadImage, match="seen"):
             await vision.read(as_data_url, data, max_pixels=PIXELS)
