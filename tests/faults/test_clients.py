@@ -10,7 +10,7 @@ import pytest
 from bench.connections import Crowd, measure, report
 from bench.faults import engine_processes, write_config
 from bench.serving import serve
-from tests.faults.clients import HOSTILITIES, LONG_S, Stand, Target
+from tests.faults.clients import HOSTILITIES, LONG_S, PATIENT, Stand, Target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -25,7 +25,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     folder = tmp_path_factory.mktemp("clients")
     log = folder / "log"
     with engine_processes((3, 0), time_scale=10) as engines, log.open("wb") as file:
-        write_config(folder / "routes.yaml", engines, limits=LIMITS, breaker={"open_s": 1})
+        write_config(folder / "routes.yaml", engines, limits=LIMITS, routes=PATIENT)
         with serve(folder / "routes.yaml", file.fileno()) as served:
             yield Stand(served, engines, log)
 

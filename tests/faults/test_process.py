@@ -22,7 +22,7 @@ from bench.serving import ROOT, serve
 from gateway.app import Gateway
 from gateway.config import parse
 from tests import support
-from tests.faults.clients import ENDLESS, LONG_S, Stand, chat, status
+from tests.faults.clients import ENDLESS, LONG_S, PATIENT, Stand, chat, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +77,7 @@ def standing(
     folder: Path, engines: list[EngineProcess], log: int | None = None, **sections: Any
 ) -> Iterator[Stand]:
     """Serve those engines; the log goes to a file of the folder unless told otherwise."""
-    write_config(folder / "routes.yaml", engines, **sections)
+    write_config(folder / "routes.yaml", engines, routes=PATIENT, **sections)
     with (folder / "log").open("wb") as file, serve(folder / "routes.yaml", log or file.fileno()) as served:
         yield Stand(served, engines, folder / "log")
 
@@ -95,17 +95,8 @@ async def stops(stand: Stand) -> None:
     assert await asyncio.to_thread(stand.served.process.wait, LONG_S) == 0
 
 
-LONG = pytest.mark.faults
-
-
-@pytest.mark.parametrize(
-    "log",
-    [
-        "full disk",
-        pytest.param("pipe that nobody reads", marks=LONG),
-        pytest.param("pipe without an end", marks=LONG),
-    ],
-)
+@pytest.mark.faults
+@pytest.mark.parametrize("log", ["full disk", "pipe that nobody reads", "pipe without an end"])
 async def test_it_serves_on_and_stops_though_its_log_goes_to_a(
     log: str, engines: list[EngineProcess], tmp_path: Path
 ) -> None:
@@ -126,6 +117,13 @@ async def test_it_serves_on_and_stops_though_its_log_goes_to_a(
         os.close(reading)
 
 
+async def answered(stand: Stand) -> int:
+    """Ask once, on a connection of its own; return the status, 0 where there was no answer."""
+    async with stand.target.peers(1) as (peer,):
+        await peer.send(chat())
+        return status(await peer.answer())
+
+
 async def test_descriptors_that_run_out_refuse_some_and_are_used_again(
     engines: list[EngineProcess], tmp_path: Path
 ) -> None:
@@ -134,17 +132,16 @@ async def test_descriptors_that_run_out_refuse_some_and_are_used_again(
         async with stand.beside_good_clients() as clients:
             limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (stand.descriptors() + 20, limits[1]))
-            async with stand.target.peers(100) as peers:
+            async with stand.target.peers(100):
                 cpu, began = stand.cpu_s(), time.monotonic()
                 await clients.answered(10 * FEW)
                 # One that spins on accept takes all the time there is.
                 assert stand.cpu_s() - cpu < 0.9 * (time.monotonic() - began)
                 assert stand.served.process.poll() is None
-                del peers
-            # With all of the others gone there is room, though there are no more descriptors than before.
-            async with stand.target.peers(1) as (peer,):
-                await peer.send(chat())
-                assert status(await peer.answer()) == 200
+            # Once it has seen that all of the others are gone, there is room with no more descriptors.
+            async with asyncio.timeout(LONG_S):
+                while await answered(stand) != 200:  # noqa: ASYNC110 - another process has no event
+                    await asyncio.sleep(0.05)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
@@ -181,7 +178,7 @@ async def test_a_configuration_that_flaps_and_a_storm_of_signals_change_nothing(
         path, process = tmp_path / "routes.yaml", stand.served.process
         good = path.read_text()
         async with stand.beside_good_clients() as clients:
-            for number in range(160):
+            for number in range(80):
                 flap(path, number, good)
                 process.send_signal(signal.SIGHUP)
                 await asyncio.sleep(0.01)
@@ -225,9 +222,7 @@ async def test_keys_that_flap_keep_nobody_out_who_had_one(
         swap(path, f"one {new}\n")
         async with Clients([url], 1, keys=[new]) as clients:
             await asyncio.wait_for(clients.answered(1), LONG_S)
-        async with stand.target.peers(1) as (peer,):
-            await peer.send(chat())
-            assert status(await peer.answer()) == 401
+        assert await answered(stand) == 401
         assert old not in stand.log()
         assert new not in stand.log()
 
