@@ -71,6 +71,7 @@ def _trace(error: BaseException, told: set[int]) -> Iterator[str]:
         if before is not None and id(before) not in told:
             yield from _trace(before, told)
             yield "which led to"
+    yield "Traceback (most recent call last):"
     for entry in traceback.format_tb(error.__traceback__):
         yield from entry.splitlines()
     words = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""

@@ -92,6 +92,7 @@ def test_a_trace_tells_all_that_led_to_an_error_and_nothing_of_what_it_was_about
     line = _Formatter("text").format(record)
     assert line.count("builtins.KeyError\n    which led to") == 2
     assert line.count("in failed") == 2
+    assert line.count("    Traceback (most recent call last):\n") == 3
     assert line.endswith("builtins.ExceptionGroup")
     assert "planted a" not in line
     assert "planted b" not in line

@@ -13,6 +13,7 @@ import json
 import logging
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, quote_plus
 
@@ -31,8 +32,8 @@ from tests.test_tracing import PARENT, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
+    from bench.serving import Served
     from tests.support import _Sender
 
 LOOP = uvloop.new_event_loop  # that of `serve`
@@ -381,8 +382,8 @@ def logs(tmp_path: Path) -> Iterator[Path]:
         root.setLevel(logging.INFO)
         ours.setLevel(logging.DEBUG)
         yield tmp_path
-        for handler in root.handlers:
-            handler.close()
+        for one in root.handlers:
+            one.close()
         root.handlers = before
         root.setLevel(levels[0])
         ours.setLevel(levels[1])
@@ -476,6 +477,11 @@ async def test_nothing_that_is_planted_shows(stand: Stand, capfd: pytest.Capture
     }.items():
         if found := shown(text):
             pytest.fail(f"{where}: {found}: {next(line for line in text.splitlines() if shown(line))}")
+
+
+def test_a_crash_leaves_no_core(whole: Served) -> None:
+    limits = Path(f"/proc/{whole.process.pid}/limits").read_text()
+    assert re.search(r"Max core file size +0 +0 ", limits)
 
 
 @pytest.mark.parametrize("what", SECRETS)
