@@ -124,6 +124,7 @@ async def answered(stand: Stand) -> int:
         return status(await peer.answer())
 
 
+@pytest.mark.faults
 async def test_descriptors_that_run_out_refuse_some_and_are_used_again(
     engines: list[EngineProcess], tmp_path: Path
 ) -> None:
