@@ -75,6 +75,8 @@ def create_api(
         summary=gateway.__doc__,
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,  # pages that load their scripts from elsewhere
+        redoc_url=None,
         telemetry=_NO_TELEMETRY,
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
     )

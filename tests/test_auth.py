@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CHAT = "/v1/chat/completions"
 KEY, OTHER, ENGINE_KEY = "team-a-secret-4711", "team-b-secret-4712", "engine-secret-4713"
 KEYS = f"team-a {KEY}\nteam-b sha256:{hashlib.sha256(OTHER.encode()).hexdigest()}\n"
-PAGES = ("/metrics", "/status", "/docs", "/openapi.json")
+PAGES = ("/metrics", "/status", "/openapi.json")
 
 
 @dataclass

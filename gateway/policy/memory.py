@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 _MIB = 2**20
-# What a gateway without requests takes, with room for its connections' buffers, and what it may take to look at
-# images (gateway.vision).
+# What a gateway without requests takes, with room for its connections' buffers, and what it may take to look
+# at images (gateway.vision).
 _RESERVED = (192 + 512) * _MIB
 # Resident bytes that a byte held has been measured to cost, at worst: see docs/configuration.md.
 _FACTOR = 3
