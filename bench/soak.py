@@ -64,9 +64,10 @@ SAMPLE_S = 10.0
 # Of each run this share, two minutes at least, fills caches and pools; what follows must not grow.
 WARM_UP = 0.2
 WARM_UP_S = 120.0
-# Growth in ten minutes.
+# Growth in ten minutes, and what may stay at rest: engines' and the admin port's kept connections.
 MOST_MEGABYTES = 1.0
 MOST_DESCRIPTORS = MOST_TASKS = 3.0
+AT_REST = 10
 _FAULT_EVERY_S, _CHANGE_EVERY_S = 20.0, 15.0
 _QUIET_S = 60.0
 
@@ -301,10 +302,8 @@ def left_behind(before: Vitals, after: Vitals) -> list[str]:
     found = []
     if after.in_flight or after.bodies:
         found.append(f"{after.in_flight} requests and {after.bodies} bytes stay behind")
-    for name, limit in (("descriptors", MOST_DESCRIPTORS), ("tasks", MOST_TASKS)):
-        if (grown := getattr(after, name) - getattr(before, name)) > limit:
-            found.append(f"{grown} {name} stay behind")
-    return found
+    grown = {name: getattr(after, name) - getattr(before, name) for name in ("descriptors", "tasks")}
+    return found + [f"{count} {name} stay behind" for name, count in grown.items() if count > AT_REST]
 
 
 def trends(samples: Sequence[Vitals]) -> tuple[dict[str, tuple[Slope, float]], int]:
@@ -313,10 +312,15 @@ def trends(samples: Sequence[Vitals]) -> tuple[dict[str, tuple[Slope, float]], i
     warm = [sample for sample in samples if sample.at >= min(max(WARM_UP * last, WARM_UP_S), last / 2)]
     times = [sample.at / 600 for sample in warm]
     most = {"megabytes": MOST_MEGABYTES, "descriptors": MOST_DESCRIPTORS, "tasks": MOST_TASKS}
-    return {
-        name: (slope(times, [getattr(sample, name) for sample in warm]), limit)
-        for name, limit in most.items()
-    }, len(samples) - len(warm)
+    load = np.array([sample.in_flight for sample in warm], float)
+    load -= load.mean()
+    found = {}
+    for name, limit in most.items():
+        values = np.array([getattr(sample, name) for sample in warm], float)
+        if name != "megabytes" and load.any():  # less what comes and goes with the requests in flight
+            values -= load * (load @ values) / (load @ load)
+        found[name] = slope(times, values.tolist()), limit
+    return found, len(samples) - len(warm)
 
 
 def verdict(

@@ -61,6 +61,17 @@ def test_what_a_run_needs_to_warm_up_is_no_trend() -> None:
     assert trends(found.samples)[1] == 36
 
 
+def test_descriptors_that_come_with_more_requests_are_no_trend_and_others_are() -> None:
+    found = patient(0.0)
+    found.samples = [
+        replace(sample, in_flight=number // 2, descriptors=40 + 2 * (number // 2))
+        for number, sample in enumerate(found.samples)
+    ]
+    assert judged(found) == []
+    found.samples = [replace(sample, tasks=30 + number) for number, sample in enumerate(patient(0.0).samples)]
+    assert "tasks grow" in judged(found)[0]
+
+
 def test_what_stays_behind_is_told() -> None:
     told = judged(patient(0.0), in_flight=1, descriptors=90, tasks=99)
     assert told == [
