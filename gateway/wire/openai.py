@@ -95,7 +95,7 @@ class _Body(msgspec.Struct):
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     stream_interval: Any = None
-    n: int | None = None
+    n: int | float | None = None
     messages: list[_Message] | None = None
     prompt: msgspec.Raw = _NULL
     # Of these a wrong type is the engine's to refuse, so that its message is the one clients know.
