@@ -351,7 +351,6 @@ class Stand:
                     "/metrics",
                     "/status",
                     "/openapi.json",
-                    "/docs",
                     "/v1/models",
                     "/ready",
                     "/health",

@@ -121,7 +121,6 @@ _PATHS = (
         "/status",
         "/metrics",
         "/ready",
-        "/docs",
         "/openapi.json",
         "/\xe9",
     ),
