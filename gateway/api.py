@@ -270,7 +270,7 @@ class _Exchange:
         if self._started:
             return
         body = openai.error_body(error)
-        await self._start(error.status, {**_error_headers(error, body), **headers})
+        await self._start(error.status, {**openai.error_headers(error, body), **headers})
         await self._end(body)
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
@@ -308,16 +308,9 @@ def _too_large(limit: int) -> BodyTooLarge:
     )
 
 
-def _error_headers(error: GatewayError, body: bytes) -> dict[str, str]:
-    headers = {"content-type": "application/json", "content-length": str(len(body))}
-    if error.retry_after is not None:
-        headers["retry-after"] = str(error.retry_after)
-    return headers
-
-
 def _respond(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
     body = openai.error_body(error)
-    return Response(body, error.status, {**_error_headers(error, body), **(headers or {})})
+    return Response(body, error.status, {**openai.error_headers(error, body), **(headers or {})})
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

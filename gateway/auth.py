@@ -125,8 +125,9 @@ def unknown_endpoint(scope: Scope) -> UnknownEndpoint:
 
 async def _refuse(error: GatewayError, send: Send) -> None:
     body = openai.error_body(error)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers = openai.error_headers(error, body)
     if isinstance(error, Unauthorized):
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        headers["www-authenticate"] = "Bearer"
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
     await send({"type": "http.response.body", "body": body})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
-import select
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError
 
 from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
+from gateway.unread import has_unread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -216,9 +216,7 @@ def _is_quiet(kept: Connection) -> bool:
     """Whether nothing has come since its last answer, be it only to the socket, and be it an end."""
     if kept.protocol is None or kept.protocol.should_close or kept.transport is None:
         return False
-    poll = select.poll()
-    poll.register(kept.transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return not poll.poll(0)
+    return not has_unread(kept.transport)
 
 
 class EngineClient:

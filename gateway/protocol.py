@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import select
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
@@ -15,8 +14,9 @@ from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError, HeadersTooLarge, RequestTimeout, Unavailable
 from gateway.policy.connections import ADMIN_CONNECTIONS, heads_in_parts, overdue
+from gateway.unread import has_unread
 from gateway.wire import head
-from gateway.wire.openai import error_body
+from gateway.wire.openai import error_body, error_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,10 +78,10 @@ class Connections(ServerState):
         self._capacity = self._find_capacity()
         # Where the process itself is late, what has come in time may lie unread.
         for one in _before(self.idle, now - limits.keep_alive_s):
-            if not _unread(one.transport):
+            if not has_unread(one.transport):
                 one.end()
         for one in _before(self.heads, now - limits.header_s):
-            if _unread(one.transport) and now - self.heads[one] < 2 * limits.header_s:
+            if has_unread(one.transport) and now - self.heads[one] < 2 * limits.header_s:
                 continue
             one.refuse(
                 RequestTimeout(
@@ -106,7 +106,7 @@ class Connections(ServerState):
         may keep it. One with unread bytes is not idle: they are a request.
         """
         for one in _before(self.idle, now - patience_s):
-            if not _unread(one.transport):
+            if not has_unread(one.transport):
                 one.end()
         held = (*self.idle, *self.heads, *self.busy)
         return frozenset(one.client for one in held if one.client and not one.ended)
@@ -338,7 +338,7 @@ class Protocol(HttpToolsProtocol):
             self.cycle.more_body
             and not self.flow.read_paused
             and overdue(now - self._since, self._body, body_s)
-            and (overdue(now - self._since, self._body, 2 * body_s) or not _unread(self.transport))
+            and (overdue(now - self._since, self._body, 2 * body_s) or not has_unread(self.transport))
         ):
             self._fail(
                 RequestTimeout(
@@ -354,12 +354,9 @@ class Protocol(HttpToolsProtocol):
         body = error_body(error)
         lines = [
             *(b"%s: %s" % item for item in self.server_state.default_headers),
-            b"content-type: application/json",
-            b"content-length: %d" % len(body),
+            *(f"{name}: {value}".encode() for name, value in error_headers(error, body).items()),
             b"connection: close",
         ]
-        if error.retry_after is not None:
-            lines.append(b"retry-after: %d" % error.retry_after)
         self._output.write(STATUS_LINE[error.status] + b"\r\n".join([*lines, b"", body]))
         self.end(linger=True)
 
@@ -484,10 +481,3 @@ def _too_large(limit: int) -> HeadersTooLarge:
         f"the headers are over the limit of {limit:,} bytes (limits.header_bytes), or more than {_HEADERS}",
         code="headers_too_large",
     )
-
-
-def _unread(transport: asyncio.Transport) -> bool:
-    """Whether bytes have come that the event loop has not got to."""
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(poll.poll(0))

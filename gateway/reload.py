@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from typing import TYPE_CHECKING
 
 from gateway.config import load
-from gateway.config.files import read_file
+from gateway.config.files import digest, read_file
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,6 +94,6 @@ class Reloader:
 
 def _digest(path: Path) -> bytes:
     try:
-        return hashlib.sha256(read_file(path)).digest()
+        return digest(read_file(path))
     except OSError:
         return b""

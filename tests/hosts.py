@@ -68,3 +68,12 @@ async def hosted(tls: ssl.SSLContext | None = None, **answers: bytes | Behaviour
         yield host
     finally:
         server.close()
+
+
+async def drip(writer: asyncio.StreamWriter) -> None:
+    """Send an answer that never ends, a byte at a time."""
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.01)

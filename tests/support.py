@@ -53,6 +53,18 @@ def encoded(image: Image.Image, kind: str, mode: str = "RGB", **options: Any) ->
     return buffer.getvalue()
 
 
+def in_every_format(image: Image.Image) -> list[bytes]:
+    """The same picture in each format that is read, and in the forms that formats have."""
+    upright = Image.Exif()
+    upright[0x0112] = 1
+    forms: list[tuple[str, dict[str, Any]]] = [
+        *(("PNG", {}), ("JPEG", {}), ("JPEG", {"progressive": True}), ("JPEG", {"exif": upright})),
+        *(("WEBP", {}), ("WEBP", {"lossless": True}), ("GIF", {}), ("BMP", {})),
+        *(("TIFF", {}), ("TIFF", {"compression": "jpeg"})),
+    ]
+    return [encoded(image, kind, **options) for kind, options in forms]
+
+
 def data_url(data: bytes, kind: str = "image/png") -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.serving import free_port
 from gateway import reload
 from gateway.app import Gateway
 from gateway.auth import Guard
@@ -297,12 +297,6 @@ async def test_operators_pages_are_for_any_key_or_those_named(tmp_path: Path) ->
         assert (await gateway.http.get("/v1/models", headers=team_b)).status_code == 200
         page = (await gateway.http.get("/metrics")).text
         assert f'ocr_gateway_key_requests_total{{code="403",key="team-b"}} {len(PAGES)}.0' in page
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("keys_file", ["keys", None])

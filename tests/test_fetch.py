@@ -23,7 +23,7 @@ from gateway.config import RemoteImages
 from gateway.errors import BadImage, GatewayError, Unavailable
 from gateway.fetch import ImageFetcher, look_up
 from gateway.wire.remote import RemoteUrl, parse_remote
-from tests.hosts import Host, answer_of, hosted, redirect_to
+from tests.hosts import Host, answer_of, drip, hosted, redirect_to
 from tests.support import until
 
 if TYPE_CHECKING:
@@ -293,14 +293,6 @@ async def test_who_may_keep_no_more_stops_it() -> None:
     async with hosted(a=answer_of(IMAGE)) as host, fetching(settings_of(host)) as fetcher:
         with pytest.raises(Unavailable, match="full"):
             await fetcher.fetch(url_of(host, "/a"), "", full)
-
-
-async def drip(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-    while True:
-        writer.write(b"x")
-        await writer.drain()
-        await asyncio.sleep(0.01)
 
 
 async def hold(_: asyncio.StreamWriter) -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.conftest import Fleeting, fleet
-from tests.hosts import Host, answer_of, hosted, redirect_to
+from tests.hosts import Host, answer_of, drip, hosted, redirect_to
 from tests.support import chat, data_url, encoded, picture, png, until
 
 if TYPE_CHECKING:
@@ -233,13 +233,6 @@ async def test_what_is_fetched_counts_as_memory_held() -> None:
 
 
 async def test_who_leaves_takes_all_fetches_along() -> None:
-    async def drip(writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        while True:
-            writer.write(b"x")
-            await writer.drain()
-            await asyncio.sleep(0.01)
-
     paths = [f"p{n}" for n in range(6)]
     async with (
         hosted(**dict.fromkeys(paths, drip)) as host,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import os
 import re
 from typing import TYPE_CHECKING, Any, get_args
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import ValidationError
 
 from gateway.config.document import Document, Filled
-from gateway.config.files import read_file
+from gateway.config.files import digest, read_file
 from gateway.config.keys import parse_keys
 from gateway.config.schema import EMBEDDED, Auth, Config, Profile, Route, Section
 from gateway.errors import ConfigError
@@ -53,7 +52,7 @@ def load(
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: cannot be read: {error}"]) from error
     config = parse(text, str(path), path.parent, environment, keys=keys)
-    config.sources[path] = hashlib.sha256(content).digest()
+    config.sources[path] = digest(content)
     return config
 
 
@@ -139,7 +138,7 @@ def _check_profile(config: Config, name: str, path: Path) -> Iterator[tuple[Loca
         for at, message in _explain(error, Profile):
             yield where, f"{path}: {'.'.join(map(str, at)) or 'file'}: {message}"
     else:
-        config.sources[path] = hashlib.sha256(content).digest()
+        config.sources[path] = digest(content)
         config.profiles[name] = profile
         if profile.route != name:
             yield where, f"{path} was measured for route {profile.route!r}"
@@ -162,7 +161,7 @@ def _read_keys(config: Config, folder: Path, document: Document) -> None:
         except ConfigError as error:
             document.problems += error.problems
             return
-        config.sources[path] = hashlib.sha256(content).digest()
+        config.sources[path] = digest(content)
     document.report(_check_names(auth, config.keys.names))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -37,3 +38,8 @@ def read_file(path: Path, *, or_pipe: bool = False) -> bytes:
     if len(content) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES:,} bytes", str(path))
     return content
+
+
+def digest(content: bytes) -> bytes:
+    """Return what tells one content from another."""
+    return hashlib.sha256(content).digest()

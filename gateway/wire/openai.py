@@ -420,6 +420,14 @@ def error_body(error: GatewayError) -> bytes:
     return msgspec.json.encode({"error": fields})
 
 
+def error_headers(error: GatewayError, body: bytes) -> dict[str, str]:
+    """Return the headers that go with a refusal's body."""
+    headers = {"content-type": "application/json", "content-length": str(len(body))}
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    return headers
+
+
 def _read_message(
     message: _Message, where: str, texts: dict[str, list[str]], images: list[ImagePart], may_name: bool
 ) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.serving import free_port
 from tests.vllm import install
 
 if TYPE_CHECKING:
@@ -247,13 +247,6 @@ class Pasted(Server):
         vllm = shlex.join([str(install.interpreter()), "-c", _VLLM])
         shell = f'vllm() {{ exec {vllm} "$@" {shlex.join(CPU_FLAGS)}; }}\n{text}'
         super().__init__(["bash", "-euc", shell], url, log, environment)
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 E = TypeVar("E", bound=Server)

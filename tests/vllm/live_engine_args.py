@@ -12,9 +12,10 @@ import httpx
 import pytest
 import yaml
 
+from bench.serving import free_port
 from gateway.cli import main
 from tests.support import data_url, png
-from tests.vllm.engines import MODEL, Pasted, free_port, settled, started
+from tests.vllm.engines import MODEL, Pasted, settled, started
 from tests.vllm.tiny_model import DOCUMENTS
 from tests.vllm.traffic import PROMPTS
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
+from bench.serving import free_port
 from gateway.wire.openai import read_error_message
 from gateway.wire.vllm import is_stopping
 from tests.support import data_url, png
-from tests.vllm.engines import MODEL, Pasted, free_port, started
+from tests.vllm.engines import MODEL, Pasted, started
 from tests.vllm.tiny_model import DOCUMENTS
 from tests.vllm.traffic import PROMPTS, gateway
 

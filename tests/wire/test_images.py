@@ -9,7 +9,7 @@ from PIL import Image
 
 from gateway.errors import BadImage
 from gateway.wire.images import DataUrl, ImageInfo, decode_data_url, inspect, parse_data_url
-from tests.support import data_url, encoded, picture, png
+from tests.support import data_url, encoded, in_every_format, picture, png
 
 # Bytes whose base64 text holds both characters of the alphabet that differ in the url-safe one.
 AWKWARD = b"abc\xfb\xef\xbe\xff\xff\xfed"
@@ -111,19 +111,7 @@ def test_what_was_mended_needs_no_mending(
         assert parse_data_url(url.repaired) == DataUrl(url.data, None)
 
 
-WHOLE = [
-    encoded(picture("x", (40, 20), 10), kind, **options)
-    for kind, options in (
-        *(("PNG", {}), ("JPEG", {"progressive": True}), ("JPEG", {"exif": Image.Exif()}), ("WEBP", {})),
-        *(
-            ("WEBP", {"lossless": True}),
-            ("GIF", {}),
-            ("TIFF", {}),
-            ("TIFF", {"compression": "jpeg"}),
-            ("BMP", {}),
-        ),
-    )
-]
+WHOLE = in_every_format(picture("x", (40, 20), 10))
 
 
 @given(

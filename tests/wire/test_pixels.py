@@ -10,6 +10,7 @@ from PIL import Image
 
 from gateway.errors import BadImage
 from gateway.wire.pixels import decode_rgb, open_image, thumbnail
+from tests.support import in_every_format
 
 
 def encoded(image: Image.Image, fmt: str = "PNG", **options: object) -> bytes:
@@ -248,19 +249,7 @@ def test_a_tiff_of_endless_tags_is_refused(order):
         open_image(mark + (8).to_bytes(4, order) + (60_000).to_bytes(2, order) + bytes(12 * 60_000))
 
 
-WHOLE = [
-    encoded(half_black(), kind, **options)
-    for kind, options in (
-        *(("PNG", {}), ("JPEG", {}), ("JPEG", {"progressive": True, "exif": UPRIGHT}), ("WEBP", {})),
-        *(
-            ("WEBP", {"lossless": True}),
-            ("GIF", {}),
-            ("TIFF", {}),
-            ("TIFF", {"compression": "jpeg"}),
-            ("BMP", {}),
-        ),
-    )
-]
+WHOLE = in_every_format(half_black())
 
 
 @given(

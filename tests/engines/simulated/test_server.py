@@ -17,6 +17,7 @@ import httpx
 import openai
 import pytest
 
+from bench.serving import free_port
 from gateway.engines.simulated import server
 from gateway.engines.simulated.model import Fit
 from gateway.engines.simulated.server import GARBAGE, SimulatedEngine
@@ -297,8 +298,7 @@ async def test_it_dies() -> None:
 
 @contextlib.contextmanager
 def process(*options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "gateway.cli", "simulated-engine", "--port", str(port), *options]
     running = subprocess.Popen(command, stderr=subprocess.PIPE)
     url = f"http://127.0.0.1:{port}"
