@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,20 @@ if TYPE_CHECKING:
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The event loop of a module's tests: its LOOP, where it has one."""
     return {"loop": getattr(item.module, "LOOP", asyncio.new_event_loop)}  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def _logging_restored() -> Iterator[None]:
+    """What a test's commands set up of logging ends with it, levels and all."""
+    root, own = logging.getLogger(), logging.getLogger("gateway")
+    levels, handlers = (root.level, own.level), root.handlers[:]
+    yield
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    own.setLevel(levels[1])
 
 
 @dataclass

@@ -29,6 +29,7 @@ from gateway import tracing
 from gateway.app import Gateway
 from gateway.config import parse
 from gateway.errors import ConfigError
+from gateway.logs import _Formatter
 from gateway.tracing import Tracing
 from gateway.wire.vllm import speculative_object
 from tests.conftest import fleet
@@ -283,6 +284,10 @@ async def test_nothing_of_a_document_a_key_or_a_query_is_in_a_span_or_the_log(
     async def quotes(engine: FakeEngine, request: Any, send: _Sender) -> None:
         await send.json({"error": {"message": SECRET}}, 500)
 
+    for name in ("httpx", "uvicorn.access"):  # of the test's own client and of its engines
+        caplog.set_level(logging.WARNING, name)
+    caplog.set_level(logging.INFO)
+    caplog.handler.setFormatter(_Formatter("json"))
     headers = {"authorization": f"Bearer {SECRET}", "x-other": SECRET, "user-agent": SECRET}
     headers |= {"traceparent": PARENT, "tracestate": f"{SECRET}!,a=1", "baggage": f"a={SECRET}"}
     for behave, body in [
@@ -296,6 +301,7 @@ async def test_nothing_of_a_document_a_key_or_a_query_is_in_a_span_or_the_log(
         running.plain.behave = running.deep.behave = behave
         await running.http.post(f"{CHAT}?token={SECRET}", json=body, headers=headers)
     await spans.complete(6)
+    assert caplog.text.count('"request"') == 6
     assert SECRET not in "".join(span.to_json() for span in spans.ended) + caplog.text
 
 

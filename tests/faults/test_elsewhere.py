@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -94,9 +95,9 @@ async def test_nothing_is_kept_of_requests_that_have_ended(running: Running) -> 
 
     running.plain.behave = running.deep.behave = answer
     await round_of(20, 0)
-    before = await round_of(20, 20)
-    after = await round_of(60, 40)
-    assert after - before < 60
+    counts = [await round_of(60, start) for start in range(20, 260, 60)]
+    # What others in the process come to keep meanwhile, they do not keep in every round.
+    assert min(after - before for before, after in pairwise(counts)) < 60
 
 
 @pytest.mark.faults
