@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+# Bytes of a request or an answer, wherever they lie: they are passed on without being copied.
+Buffer = bytes | bytearray | memoryview
+
+
 class Reason(StrEnum):
     """The kind of evidence that decided a request's route, strongest first."""
 
