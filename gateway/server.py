@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from gateway.app import Gateway, report_failure
+from gateway.machine import keep_memory, return_memory
 from gateway.policy.connections import capacity, files_needed
 from gateway.protocol import Connections, Protocol
 
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 _LAST_BYTES_S = 5
 _OPEN_FILES = 65536
 _BACKLOG = 2048
-_LOOK_TICKS = 5  # of uvicorn's, which are 0.1 s
+_LOOK_TICKS, _RETURN_TICKS = 5, 600  # of uvicorn's, which are 0.1 s
 
 
 def allow_many_connections() -> None:
@@ -81,6 +82,8 @@ class Server(uvicorn.Server):
         """Look after the connections."""
         if counter % _LOOK_TICKS == 0:
             self.server_state.look()
+        if counter % _RETURN_TICKS == 0:
+            return_memory()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -136,6 +139,7 @@ class Server(uvicorn.Server):
 def serve(config: Config, path: Path, host: str, port: int) -> None:
     """Serve until SIGTERM (linger, refuse, drain: `server` in the configuration) or SIGINT (no linger)."""
     allow_many_connections()
+    keep_memory()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core holds keys and documents
     Server(Gateway(config, path), host, port).run()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,3 +73,29 @@ def test_where_nothing_tells_something_is_assumed(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "sysconf", unknown)
     assert memory_bytes(tmp_path) == machine._ASSUMED_BYTES
+
+
+def test_freed_memory_is_kept_for_the_next_body_and_given_back_on_demand() -> None:
+    code = (
+        "from gateway.machine import keep_memory, return_memory\n"
+        "from pathlib import Path\n"
+        "rss = lambda: int(Path('/proc/self/statm').read_text().split()[1]) * 4096 // 2**20\n"
+        "assert keep_memory()\n"
+        "bodies = [bytes(1_500_000) for _ in range(100)]\n"
+        "small = [bytes(100) for _ in range(1000)]\n"  # above them in the heap
+        "full = rss()\n"
+        "del bodies\n"
+        "kept = rss()\n"
+        "return_memory()\n"
+        "print(full, kept, rss())\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    full, kept, left = map(int, told.split())
+    assert kept > full - 20
+    assert left < full - 100
+
+
+def test_without_glibc_memory_is_as_the_system_deals_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: object())
+    assert not machine.keep_memory()
+    machine.return_memory()
