@@ -70,7 +70,7 @@ class Reloader:
 
     async def _reload(self) -> None:
         try:
-            config = await asyncio.to_thread(load, self._path, again=True)
+            config = await asyncio.to_thread(load, self._path, again=True, workers=self._config.workers)
             await self._apply(config)
         except ConfigError as error:
             self._reloaded(False)

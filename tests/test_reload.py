@@ -210,3 +210,19 @@ async def test_a_pipe_in_the_place_of_the_keys_is_not_waited_for(keyed: Keyed) -
         os.mkfifo(keyed.mount / "keys")
         await until(lambda: keyed.told == [False])
     assert keyed.applied == []
+
+
+async def test_what_several_workers_cannot_share_is_not_taken_over(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared = TEXT + "server: {admin_port: 9090, replicas: 2}\n"
+    watched.swap(shared)
+    reloader = Reloader(watched.path, load(watched.path, workers=2), watched.apply, watched.told.append)
+    async with background(reloader.run()):
+        watched.swap(TEXT)
+        await until(lambda: watched.told)
+        assert (watched.told, watched.applied) == ([False], [])
+        assert "server.admin_port: is required with 2 workers" in caplog.text
+        watched.swap(shared + "retry: {budget: 0.5}\n")
+        await until(lambda: watched.applied)
+        assert watched.applied[0].workers == 2

@@ -33,7 +33,12 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 def load(
-    path: Path, environment: Mapping[str, str] = os.environ, *, keys: bool = True, again: bool = False
+    path: Path,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    keys: bool = True,
+    again: bool = False,
+    workers: int = 1,
 ) -> Config:
     """Read and validate a configuration file.
 
@@ -42,6 +47,7 @@ def load(
         environment: what its variables stand for.
         keys: read the API keys, too; they are there where the gateway serves, and need not be elsewhere.
         again: it has been read before, so that a pipe in its place would be waited for in vain.
+        workers: gateway processes of this host that serve it.
 
     Raises:
         ConfigError: with every problem found, one `file:line: key: ...` line each.
@@ -51,12 +57,20 @@ def load(
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: cannot be read: {error}"]) from error
-    config = parse(text, str(path), path.parent, environment, keys=keys)
+    config = parse(text, str(path), path.parent, environment, keys=keys, workers=workers)
     config.sources[path] = digest(content)
     return config
 
 
-def parse(text: str, file: str, folder: Path, environment: Mapping[str, str], *, keys: bool = True) -> Config:
+def parse(
+    text: str,
+    file: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    keys: bool = True,
+    workers: int = 1,
+) -> Config:
     """Validate a configuration's text; `file` names it in errors, `folder` is where its paths start.
 
     Raises:
@@ -70,6 +84,7 @@ def parse(text: str, file: str, folder: Path, environment: Mapping[str, str], *,
         except ValidationError as error:
             document.report(_explain(error, Config))
         else:
+            config.share(workers)
             document.report(_cross_check(config, folder))
             if keys:
                 _read_keys(config, folder, document)
@@ -99,6 +114,7 @@ def _cross_check(config: Config, folder: Path) -> Iterator[tuple[Location, str]]
             yield ("pools", name, "speculative_config"), "the embedded engine does not speculate; remove this"
     for name, route in routes.items():
         yield from _check_route(config, name, route, folder)
+    yield from _check_workers(config)
     if config.sorting.default and config.sorting.default not in routes:
         yield ("sorting", "default"), _unknown(config.sorting.default, "route", routes)
     for name, patterns in config.sorting.prompts.items():
@@ -109,6 +125,26 @@ def _cross_check(config: Config, folder: Path) -> Iterator[tuple[Location, str]]
                 re.compile(pattern)
             except re.error as error:
                 yield ("sorting", "prompts", name, index), f"is not a regular expression: {error}"
+
+
+def _check_workers(config: Config) -> Iterator[tuple[Location, str]]:
+    """Yield what several processes of one host cannot share."""
+    port, workers = config.server.admin_port, config.workers
+    if workers == 1:
+        return
+    if port is None:
+        yield (
+            ("server", "admin_port"),
+            f"is required with {workers} workers: each has its metrics at a port of its own, from this one on",
+        )
+    elif port + workers > 65536:
+        yield ("server", "admin_port"), f"{workers} workers have one each from {port} on; there are 65535"
+    if config.server.replicas < workers:
+        yield (
+            ("server", "replicas"),
+            f"counts every worker of every host: with {workers} here it is at least {workers}, "
+            f"found {config.server.replicas}",
+        )
 
 
 def _check_route(config: Config, name: str, route: Route, folder: Path) -> Iterator[tuple[Location, str]]:

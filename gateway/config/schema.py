@@ -190,7 +190,7 @@ class Retry(Section):
 
 
 class Server(Section):
-    """Stopping (seconds), the most gateway replicas that share these engines, and the admin port."""
+    """Stopping (seconds), the most gateway processes that share these engines, and the admin port."""
 
     drain_s: Seconds = 60
     linger_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5
@@ -300,6 +300,7 @@ class Config(Section):
     _profiles: dict[str, Profile] = PrivateAttr(default_factory=dict)
     _keys: Keys = PrivateAttr(default_factory=Keys)
     _sources: dict[Path, bytes] = PrivateAttr(default_factory=dict)
+    _workers: int = PrivateAttr(default=1)
 
     @property
     def profiles(self) -> dict[str, Profile]:
@@ -310,6 +311,15 @@ class Config(Section):
     def keys(self) -> Keys:
         """The API keys; none where `auth.keys_file` is not set."""
         return self._keys
+
+    @property
+    def workers(self) -> int:
+        """The gateway processes of this host, which is not for the file to say."""
+        return self._workers
+
+    def share(self, workers: int) -> None:
+        """Be the configuration of so many gateway processes of this host."""
+        self._workers = workers
 
     def admit(self, keys: Keys) -> None:
         """Take the keys that `auth.keys_file` holds; for who reads it."""

@@ -273,3 +273,38 @@ def test_a_configuration_may_come_by_a_pipe_but_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a regular file"):
         load(path, {}, again=True)
     os.close(reading)
+
+
+def shared(server: str, workers: int) -> list[str]:
+    """What is wrong with a configuration that so many processes of one host serve."""
+    text = GOOD.replace("server: {drain_s: 60, linger_s: 5, admin_port: null}", f"server: {server}")
+    try:
+        assert parse(text, "f.yaml", Path(), {}, workers=workers).workers == workers
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+@pytest.mark.parametrize(
+    ("server", "workers", "told"),
+    [
+        ("{replicas: 4}", 4, ["f.yaml:20: server.admin_port: is required with 4 workers"]),
+        ("{admin_port: 9090}", 4, ["f.yaml:20: server.replicas: counts every worker of every host: with 4"]),
+        ("{admin_port: 65534, replicas: 9}", 3, ["f.yaml:20: server.admin_port: 3 workers have one each"]),
+        ("{replicas: 1}", 2, ["f.yaml:20: server.admin_port", "f.yaml:20: server.replicas"]),
+        ("{admin_port: 65534, replicas: 2}", 2, []),
+        ("{replicas: 1}", 1, []),
+    ],
+)
+def test_workers_need_ports_of_their_own_and_are_counted(server: str, workers: int, told: list[str]) -> None:
+    found = shared(server, workers)
+    assert [line.startswith(said) for line, said in zip(found, told, strict=True)] == [True] * len(told)
+
+
+def test_a_file_is_read_for_so_many_workers(tmp_path: Path) -> None:
+    path = tmp_path / "routes.yaml"
+    path.write_text(GOOD)
+    assert load(path).workers == 1
+    with pytest.raises(ConfigError) as refused:
+        load(path, {}, workers=2)
+    assert refused.value.problems[0].startswith(f"{path}:20: server.admin_port: is required with 2 workers")
