@@ -135,7 +135,7 @@ def _check_workers(config: Config) -> Iterator[tuple[Location, str]]:
     if port is None:
         yield (
             ("server", "admin_port"),
-            f"is required with {workers} workers: each has its metrics at a port of its own, from this one on",
+            f"is required with {workers} workers: each has its metrics at a port of its own, from here on",
         )
     elif port + workers > 65536:
         yield ("server", "admin_port"), f"{workers} workers have one each from {port} on; there are 65535"
