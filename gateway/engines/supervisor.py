@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,6 +18,23 @@ _LONGEST_PAUSE_S = 10.0
 # A process that lived this long was well: the next death starts counting anew.
 _WELL_S = 30.0
 _STOP_S = 5.0
+
+
+class Keeper(Protocol):
+    """Who keeps the embedded engine running, in this process or in another."""
+
+    @property
+    def url(self) -> str:
+        """The engine's base URL."""
+
+    def kill(self) -> None:
+        """Kill the engine, which hangs, so that another is started."""
+
+    def terminate(self) -> None:
+        """Let the engine finish its work and end, so that another is started."""
+
+    async def run(self) -> None:
+        """Keep the engine running until cancelled."""
 
 
 class Supervisor:
