@@ -1,0 +1,46 @@
+"""The requests: the same bytes for all, with images that are whole, and a prompt that tells the route."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING
+
+from bench.replica import scan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = "ocr-model"
+PROMPT = "Text Recognition:"
+SIZES = {"1 kB": 1_000, "200 kB": 200_000, "1.5 MB": 1_500_000, "8 MB": 8_000_000}
+_SYSTEM = "You read documents. "
+
+
+def body(size: str, *, stream: bool = False) -> bytes:
+    """Return a chat request of about so many bytes: text alone, or nearly all of it a JPEG of noise."""
+    wanted = SIZES[size]
+    parts: list[dict[str, object]] = [{"type": "text", "text": PROMPT}]
+    messages: list[dict[str, object]] = [{"role": "user", "content": parts}]
+    if wanted < SIZES["200 kB"]:
+        messages.insert(0, {"role": "system", "content": _SYSTEM * (wanted * 7 // 10 // len(_SYSTEM))})
+    else:
+        picture = base64.b64encode(scan(wanted * 3 // 4 - 300)).decode()
+        parts.insert(0, {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{picture}"}})
+    request: dict[str, object] = {
+        "model": MODEL,
+        "messages": messages,
+        "max_tokens": 1024,
+        "temperature": 0.0,
+    }
+    if stream:
+        request["stream"] = True
+    return json.dumps(request).encode()
+
+
+def write(folder: Path, size: str, *, stream: bool = False) -> Path:
+    """Write a request's body to a file, for `load`; one that is there already stays."""
+    path = folder / f"{size.replace(' ', '')}{'-stream' if stream else ''}.json"
+    if not path.exists():
+        path.write_bytes(body(size, stream=stream))
+    return path
