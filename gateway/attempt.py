@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,15 +16,17 @@ from gateway.policy import retry
 from gateway.policy.breaker import Outcome
 from gateway.policy.retry import Failure
 from gateway.wire import openai, sse
+from gateway.wire.steps import Steps
 from gateway.wire.vllm import is_stopping
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from typing import Self
 
     from gateway.client import Answer, EngineClient
     from gateway.config import Timeouts
     from gateway.memory import Held
-    from gateway.model import Speculation, Usage
+    from gateway.model import Buffer, Speculation, Usage
     from gateway.state import Lease
     from gateway.tracing import Trace
 
@@ -52,6 +54,7 @@ _OURS = ("no_sockets", FULL)
 _BUSY = "the engine takes no more work now"
 _STOPPING = "the engine shuts down"
 _ABORTED = "the engine broke the request off"
+_HANGS = "the engine hangs: it does not answer its health check"
 # What is read of a refusal, for its words: its status has told the rest.
 _REFUSAL_BYTES = 64 * 1024
 _REFUSAL_S = 2
@@ -60,6 +63,7 @@ _END_BYTES = 4096
 _END_S = 1
 # Comments that keep a stream alive are held back until its first event, so many bytes of them.
 _HELD_BYTES = 64 * 1024
+_UNTRACED = nullcontext()
 
 
 @dataclass(slots=True)
@@ -69,7 +73,7 @@ class Job:
     Attributes:
         path: the endpoint, on the gateway as on the engine.
         request_id: goes along to the engine.
-        body: as the engine gets it; empty once it will not be sent again.
+        body: as the engine gets it, in pieces; empty once it will not be sent again.
         held: the account of what the request holds in memory.
         answer_bytes: the most bytes of an answer that is not streamed.
         stream: a stream is asked for.
@@ -82,7 +86,7 @@ class Job:
 
     path: str
     request_id: str
-    body: bytes
+    body: tuple[Buffer, ...]
     held: Held
     answer_bytes: int
     stream: bool
@@ -92,10 +96,13 @@ class Job:
     context: Mapping[str, str] = field(default_factory=dict)
     trace: Trace | None = None
 
+    def __post_init__(self) -> None:
+        self.body = self.body if isinstance(self.body, tuple) else (self.body,)
+
     def spent(self) -> None:
         """Let go of the body: an answer to it has begun, which may take long."""
-        self.held.drop(len(self.body))
-        self.body = b""
+        self.held.drop(sum(map(len, self.body)))
+        self.body = ()
 
 
 @dataclass(slots=True)
@@ -131,18 +138,23 @@ class Reply:
     Attributes:
         status: HTTP status.
         content_type: the engine's.
-        length: the body's bytes, None where that is not known beforehand.
         retry_after: the Retry-After of a 429.
-        chunks: the body as it comes.
+        whole: the body; None where it is a stream.
+        chunks: the body of a stream, as it comes.
         deadline: when the last byte must have gone out, on the event loop's clock.
     """
 
     status: int
     content_type: str
-    length: int | None
     retry_after: str | None
+    whole: bytes | None
     chunks: AsyncIterator[bytes]
     deadline: float
+
+    @property
+    def length(self) -> int | None:
+        """The body's bytes, None where that is not known beforehand."""
+        return None if self.whole is None else len(self.whole)
 
 
 class AttemptFailed(Exception):
@@ -173,75 +185,66 @@ async def attempt(
     """
     lease.sent(Kind.WHOLE if not job.stream else Kind.OPAQUE if job.merged else Kind.STREAM)
     before = job.held.size
-    async with AsyncExitStack() as stack:
-        span = stack.enter_context(job.trace.attempt(lease.engine, job.path)) if job.trace else None
-        context = span.context if span else job.context
+    answer: Answer | None = None
+    with job.trace.attempt(lease.engine, job.path) if job.trace else _UNTRACED as span:
+        scope = asyncio.timeout(None)
+        lease.on_lost = lambda: scope.reschedule(0)
         try:
-            async with _unless_lost(lease):
-                answer = await stack.enter_async_context(
-                    client.post(
+            try:
+                async with scope:
+                    answer = await client.send(
                         lease.engine,
                         job.path,
                         job.body,
-                        {"Content-Type": "application/json", "X-Request-Id": job.request_id, **context},
+                        {
+                            "Content-Type": "application/json",
+                            "X-Request-Id": job.request_id,
+                            **(span.context if span else job.context),
+                        },
                         connect_s=job.timeouts.connect_s,
                         first_event_s=job.timeouts.first_event_s if job.stream else None,
                         deadline=deadline,
                     )
-                )
-                lease.heard()
+                    lease.heard()
+                    if span:
+                        span.answered(answer.status)
+                    if failure := retry.failure_of(answer.status):
+                        refusal = await _refusal(answer)
+                        stopping = refusal.code == "engine_stopping"
+                        raise AttemptFailed(Failure.STOPPING if stopping else failure, refusal)
+                    reply = await _begin(job, answer, lease, outturn, deadline)
+            except (GatewayError, TimeoutError) as error:
+                told = error if isinstance(error, GatewayError) else EngineFailed(_HANGS, code="engine_lost")
+                if told.code in _OURS:
+                    raise
+                job.held.drop(job.held.size - before)
+                raise AttemptFailed(_FAILURES.get(told.code or "", Failure.GARBAGE), told) from error
+            finally:
+                lease.on_lost = None
+            if reply.whole is not None:  # a stream is judged at its end
+                # A client's own mistake says nothing of the engine.
+                lease.outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
+                lease.release()  # a slow reader keeps no engine's place
+                answer.close()
                 if span:
-                    span.answered(answer.status)
-                if failure := retry.failure_of(answer.status):
-                    refusal = await _refusal(answer)
-                    stopping = refusal.code == "engine_stopping"
-                    raise AttemptFailed(Failure.STOPPING if stopping else failure, refusal)
-                reply = await _begin(job, answer, lease, outturn, stack, deadline)
-        except GatewayError as error:
-            if error.code in _OURS:
-                raise
-            job.held.drop(job.held.size - before)
-            raise AttemptFailed(_FAILURES.get(error.code or "", Failure.GARBAGE), error) from error
-        if reply.length is not None:  # a stream is judged at its end
-            # A client's own mistake says nothing of the engine.
-            lease.outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
-            lease.release()  # a slow reader keeps no engine's place
-            if span:
-                span.end()
-        job.spent()
-        yield reply
+                    span.end()
+            job.spent()
+            yield reply
+        finally:
+            if answer:
+                answer.close()
 
 
-@asynccontextmanager
-async def _unless_lost(lease: Lease) -> AsyncIterator[None]:
-    """Break a wait off when the engine is found hung or gone."""
-    loop = asyncio.get_running_loop()
-    scope = asyncio.timeout(None)
-    lease.on_lost = lambda: scope.reschedule(loop.time())
-    try:
-        async with scope:
-            yield
-    except TimeoutError as error:
-        raise EngineFailed(
-            "the engine hangs: it does not answer its health check", code="engine_lost"
-        ) from error
-    finally:
-        lease.on_lost = None
-
-
-async def _begin(
-    job: Job, answer: Answer, lease: Lease, outturn: Outturn, stack: AsyncExitStack, deadline: float
-) -> Reply:
+async def _begin(job: Job, answer: Answer, lease: Lease, outturn: Outturn, deadline: float) -> Reply:
     """Read an answer up to the first byte for the client.
 
     Raises:
         GatewayError: it broke off before, or is no completion.
     """
-    chunks: AsyncGenerator[bytes, None]
-    length = None
+    events = _Events(answer, lease, outturn, job)
+    body = None
     if job.stream and answer.is_stream:
-        events = _Events(answer, lease, outturn, job)
-        chunks = _stream(await events.opening(), events, lease, outturn)
+        await events.begin()
     else:
         body = await answer.read(job.answer_bytes, job.held.answered)
         if answer.status < 400:
@@ -252,30 +255,9 @@ async def _begin(
                 raise EngineFailed(_ABORTED, code="engine_died")
             outturn.usage, outturn.speculation = whole.usage, whole.speculation
             outturn.account(lease)
-        length, chunks = len(body), _once(body)
-    await stack.enter_async_context(aclosing(chunks))
+        events._opening, events._over = body, True
     retry_after = answer.retry_after or str(RETRY_AFTER_S) if answer.status == 429 else None
-    return Reply(answer.status, answer.content_type, length, retry_after, chunks, deadline)
-
-
-async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
-    yield body
-
-
-async def _stream(
-    opening: bytes, events: _Events, lease: Lease, outturn: Outturn
-) -> AsyncGenerator[bytes, None]:
-    try:
-        yield opening
-        async with aclosing(events.rest()) as rest:
-            async for passed in rest:
-                yield passed
-    except GatewayError as error:
-        outturn.failed, outturn.error = error.status, error.code or ""
-        # A document longer than the request's time is not the engine's fault, nor is our want of memory.
-        if error.code not in ("total_timeout", FULL):
-            lease.outcome(retry.blame(Failure.BROKEN_STREAM))
-        yield sse.data_event(openai.error_body(error))
+    return Reply(answer.status, answer.content_type, retry_after, body, events, deadline)
 
 
 class _Events:
@@ -289,12 +271,16 @@ class _Events:
         self._lease = lease
         self._outturn = outturn
         self._job = job
+        self._now = asyncio.get_running_loop().time
         self._splitter = sse.EventSplitter()
+        self._steps = Steps()
         self._pending = 0
         self._until = answer.first_event_by
+        self._opening = b""
+        self._over = False
 
-    async def opening(self) -> bytes:
-        """Return what comes up to the first chunk of a completion, with all that came along with it.
+    async def begin(self) -> None:
+        """Read up to the first chunk of a completion, with all that came along with it.
 
         Raises:
             GatewayError: something else came, or nothing in time.
@@ -312,32 +298,67 @@ class _Events:
                     raise EngineFailed("the engine failed before it wrote anything", code="engine_error")
                 if not (chunk.is_chunk or chunk.is_error):
                     break
-                return held + self._for_client(events)
+                self._opening = held + self._for_client(events)
+                return
             held += b"".join(events)
             if len(held) > _HELD_BYTES:
                 break
         raise EngineFailed("the engine's stream does not begin with a completion", code="engine_garbage")
 
-    async def rest(self) -> AsyncGenerator[bytes, None]:
-        """Yield what of the rest is for the client.
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._opening:
+            opening, self._opening = self._opening, b""
+            return opening
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            while not self._outturn.ended and (data := await self._answer.more(self._until)):
+                if passed := self._taken(data):
+                    return passed
+            self._over = True
+            if last := await self._last():
+                return last
+        except GatewayError as error:
+            self._over = True
+            self._outturn.failed, self._outturn.error = error.status, error.code or ""
+            # A document longer than the request's time is not the engine's fault, nor is our want of memory.
+            if error.code not in ("total_timeout", FULL):
+                self._lease.outcome(retry.blame(Failure.BROKEN_STREAM))
+            return sse.data_event(openai.error_body(error))
+        raise StopAsyncIteration
+
+    async def _last(self) -> bytes:
+        """Return what is for the client of that behind the last whole event.
 
         Raises:
-            GatewayError: it broke off, or ended without saying so.
+            EngineFailed: the stream ended without saying so.
         """
-        while not self._outturn.ended and (data := await self._answer.more(self._until)):
-            if passed := self._for_client(self._split(data)):
-                yield passed
         if self._outturn.ended:
             await self._answer.glimpse(_END_BYTES, _END_S)
-            return
+            return b""
         # An event without its blank line is none; but it may tell the usage, or the end.
         rest = self._splitter.rest()
         last = self._for_client([rest])
         if sse.event_data(rest) == sse.DONE:
-            yield last
-        elif not self._outturn.failed:
+            return last
+        if not self._outturn.failed:
             raise EngineFailed("the engine's stream ended without [DONE]", code="engine_died")
         self._end()
+        return b""
+
+    def _taken(self, data: bytes) -> bytes:
+        """Account for what has come; return what of it is for the client."""
+        steps = 0 if self._pending else self._steps.count(data)
+        if not steps:
+            return self._for_client(self._split(data))
+        self._lease.heard()
+        self._until = self._now() + self._job.timeouts.idle_s
+        for _ in range(steps):
+            self._lease.stepped()
+        return data
 
     def _split(self, data: bytes) -> list[bytes]:
         """Return the events that are whole now; what waits for its end is counted as held."""
@@ -373,7 +394,7 @@ class _Events:
         if data is None:
             return True
         self._lease.heard()
-        self._until = asyncio.get_running_loop().time() + self._job.timeouts.idle_s
+        self._until = self._now() + self._job.timeouts.idle_s
         if data == sse.DONE:
             self._end()  # clients leave once they have it
             return True
@@ -384,6 +405,7 @@ class _Events:
             self._outturn.first_token_at = time.perf_counter()
         if chunk.is_step:
             self._lease.stepped()
+            self._steps.learn(event)
         if chunk.is_uncountable:
             self._lease.blurs()
         if chunk.usage:

@@ -103,7 +103,7 @@ async def tried(
         job = Job(
             path="/v1/chat/completions",
             request_id="id",
-            body=BODY,
+            body=(BODY,),
             held=held,
             answer_bytes=answer_bytes,
             stream=stream,
@@ -127,7 +127,7 @@ async def tried(
                     result.in_flight_at_the_end = state.snapshot().routes["text"].in_flight
             except AttemptFailed as failed:
                 result.failure, result.code, result.error = failed.failure, failed.error.code, failed.error
-                assert held.size == len(job.body) == len(BODY)
+                assert held.size == sum(map(len, job.body)) == len(BODY)
             except GatewayError as error:
                 result.error = error
         result.sample = lease.sample

@@ -26,7 +26,8 @@ async def post(client: EngineClient, url: str, *reading: Any, **limits: float | 
     bounds: dict[str, Any] = {"connect_s": 2, "first_event_s": None, "deadline": 20.0, **limits}
     bounds["deadline"] += asyncio.get_running_loop().time()
     engine = Engine("e", url, "p", 0, api_key="k1")
-    async with client.post(engine, "/v1/chat/completions", BODY, {"X-Request-Id": "r1"}, **bounds) as answer:
+    headers = {"X-Request-Id": "r1"}
+    async with client.post(engine, "/v1/chat/completions", (BODY,), headers, **bounds) as answer:
         return answer.status, await answer.read(*reading)
 
 
@@ -37,7 +38,7 @@ async def opened(client: EngineClient, engine: Hostile) -> AsyncIterator[Answer]
     async with client.post(
         Engine("e", engine.url, "p", 0),
         "/v1/chat/completions",
-        body,
+        (body,),
         {},
         connect_s=2,
         first_event_s=None,
@@ -122,7 +123,7 @@ async def test_a_stream_must_begin_and_go_on(first: bool) -> None:
         engine = Engine("e", url, "p", 0)
         deadline = asyncio.get_running_loop().time() + 20
         limits = {"connect_s": 2, "first_event_s": 0.5 if first else 20, "deadline": deadline}
-        async with client.post(engine, "/v1/completions", b"{}", {}, **limits) as answer:
+        async with client.post(engine, "/v1/completions", (b"{}",), {}, **limits) as answer:
             with pytest.raises(EngineTooSlow, match="sent nothing"):
                 await asyncio.wait_for(_exhaust(answer, 20 if first else 0.05), 10)
         await until(lambda: fake.aborted == 1)
@@ -160,7 +161,7 @@ async def test_want_of_sockets_is_not_the_engines_fault(monkeypatch: pytest.Monk
     async def none_left(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
-    monkeypatch.setattr("aiohttp.connector.aiohappyeyeballs.start_connection", none_left)
+    monkeypatch.setattr("aiohappyeyeballs.start_connection", none_left)
     async with EngineClient() as client:
         with pytest.raises(Unavailable) as refused:
             await post(client, "http://127.0.0.1:9")

@@ -190,7 +190,7 @@ class Load:
         async with self._client.post(
             self._engine,
             _PATH,
-            self._bodies.next(),
+            (self._bodies.next(),),
             _HEADERS,
             connect_s=_CONNECT_S,
             first_event_s=None,

@@ -25,6 +25,10 @@ class EventSplitter:
         Raises:
             EngineFailed: an event grew past the limit.
         """
+        if not self._buffer and b"\r" not in data:  # as nearly always; SSELEVER
+            *whole, rest = data.split(b"\n\n")
+            self._keep(rest)
+            return [event + b"\n\n" for event in whole]
         # An end mark may straddle two reads, but never starts more than three bytes before the new data.
         seen = max(0, len(self._buffer) - 3)
         self._buffer += data
@@ -35,11 +39,15 @@ class EventSplitter:
             events.append(bytes(self._buffer[start : mark.end()]))
             start = mark.end()
         del self._buffer[:start]
+        self._keep(b"")
+        return events
+
+    def _keep(self, more: bytes) -> None:
+        self._buffer += more
         if len(self._buffer) > self._max:
             raise EngineFailed(
                 f"the engine sent an event of more than {self._max:,} bytes", code="bad_stream"
             )
-        return events
 
     @property
     def pending(self) -> int:
@@ -55,6 +63,8 @@ class EventSplitter:
 
 def event_data(event: bytes) -> bytes | None:
     """Return the joined `data` lines of one event; None for comments and events without data."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+        return event[6:-2]  # as nearly always
     lines = [
         line[5:].removeprefix(b" ")
         for line in event.splitlines()
