@@ -97,7 +97,7 @@ def _request(data: bytes, *, chat: bool) -> None:
     _must(len(request.images) <= 4, "images are bounded")
     mended = {part.raw: b'"data:image/png;base64,AAAA"' for part in request.images}
     for renamed, repaired in ((None, {}), ("model", {}), (None, mended), ("model", mended)):
-        body = openai.rewritten(request, model=renamed, repaired=repaired)
+        body = b"".join(openai.rewritten(request, model=renamed, repaired=repaired))
         again = openai.parse_request(body, chat=chat, max_images=4)
         _must(again.facts == request.facts, "what decides the route is passed on")
         _must(again.model == (renamed or request.model), "the model is the one wanted")

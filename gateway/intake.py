@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gateway.errors import BadImage
 from gateway.fetch import failed, refused
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
     from gateway.config import Limits
     from gateway.fetch import ImageFetcher
+    from gateway.model import Buffer
     from gateway.vision import Vision
     from gateway.wire.images import DataUrl
     from gateway.wire.openai import ImagePart
     from gateway.wire.remote import RemoteUrl
+
+# An image, or its URL.
+T = TypeVar("T", bound="Buffer")
 
 _FETCHES_AT_ONCE = 4
 
@@ -35,7 +39,7 @@ class Taken:
         keep: called with the length of what is about to be kept in memory; may raise.
         remote: those to fetch, each once, by their URL as it stands.
         repaired: image URLs to replace, JSON text by JSON text.
-        first: the first image.
+        first: the first image's data URL, as the engine gets it.
         first_weight: how much memory it takes to look at the first image.
         encoded_bytes: bytes of all encoded images.
         pixels: of all images.
@@ -47,7 +51,7 @@ class Taken:
     keep: Callable[[int], None]
     remote: dict[bytes, tuple[ImagePart, RemoteUrl]] = field(default_factory=dict)
     repaired: dict[bytes, bytes] = field(default_factory=dict)
-    first: bytes | None = None
+    first: Buffer | None = None
     first_weight: int = 0
     encoded_bytes: int = 0
     pixels: int = 0
@@ -66,19 +70,26 @@ class Intake:
         Raises:
             BadImage: one that is refused; `param` names its part.
         """
+        here: list[ImagePart] = []
         for part in taken.parts:
-            if remote.is_remote(part.url):
-                with _blamed(part):
-                    url = remote.parse_remote(part.url)
-                    if url is None:
-                        raise refused("its URL is no plain http(s) URL: ASCII, a host, no credentials")
-                    self._fetcher.check(url)
-                    taken.remote.setdefault(part.url, (part, url))
+            if not remote.is_remote(part.url):
+                here.append(part)
+                continue
+            with _blamed(part):
+                raw = bytes(part.url)
+                url = remote.parse_remote(raw)
+                if url is None:
+                    raise refused("its URL is no plain http(s) URL: ASCII, a host, no credentials")
+                self._fetcher.check(url)
+                taken.remote.setdefault(raw, (part, url))
         until = asyncio.get_running_loop().time() + self._vision.patience_s
-        for part in taken.parts:
-            if part.url not in taken.remote:
-                with _blamed(part):
+        for part in here:
+            data, part.data = part.data, None
+            with _blamed(part):
+                if data is None:
                     await self._take(taken, part, images.parse_data_url, part.url, until)
+                else:
+                    await self._take(taken, part, images.from_whole_url, data, until)
 
     async def fetch(self, taken: Taken, left: int) -> None:
         """Fetch the images that are remote, and check them.
@@ -114,16 +125,17 @@ class Intake:
             raise errors.exceptions[0] from None
         until = asyncio.get_running_loop().time() + self._vision.patience_s
         for part in taken.parts:
-            if part.url in tasks:
+            if remote.is_remote(part.url):
                 with _blamed(part):
-                    await self._take(taken, part, images.as_data_url, tasks[part.url].result(), until)
+                    data = tasks[bytes(part.url)].result()
+                    await self._take(taken, part, images.as_data_url, data, until)
 
     async def _take(
         self,
         taken: Taken,
         part: ImagePart,
-        make: Callable[[bytes], DataUrl],
-        data: bytes,
+        make: Callable[[T], DataUrl],
+        data: T,
         until: float,
     ) -> None:
         limits = taken.limits
@@ -142,7 +154,7 @@ class Intake:
         if url.repaired is not None:
             taken.repaired[part.raw] = b'"%s"' % url.repaired
         if part is taken.parts[0]:
-            taken.first, taken.first_weight = url.data, info.decoding_bytes
+            taken.first, taken.first_weight = url.repaired or part.url, info.decoding_bytes
 
 
 @contextmanager

@@ -78,8 +78,9 @@ class SortRules:
 def normalise(prompt: str) -> str:
     """Reduce a prompt to what known prompts are compared by; the original is what gets forwarded."""
     text = _SPECIAL_TOKENS.sub(" ", prompt[:PROMPT_CHARS])
-    pieces = (text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS))
-    text = "".join(unicodedata.normalize("NFKC", piece) for piece in pieces)[:PROMPT_CHARS]
+    if not text.isascii():  # which already is in that form
+        pieces = (text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS))
+        text = "".join(unicodedata.normalize("NFKC", piece) for piece in pieces)[:PROMPT_CHARS]
     return " ".join(text.split()).lstrip("- ").rstrip(_TRAILING + "- ").casefold()
 
 
@@ -210,6 +211,8 @@ def json_objects(text: str) -> Iterator[dict[str, Any]]:
 
 def _embedded_schema(text: str) -> Mapping[str, Any] | None:
     """The schema of a JSON object in a text that is to be filled in, or that is a schema itself."""
+    if "{" not in text:
+        return None
     for value in itertools.chain(json_objects(text), json_objects(text.replace("'", '"'))):
         if isinstance(value.get("properties"), dict):
             return value

@@ -5,12 +5,16 @@ from __future__ import annotations
 import binascii
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pybase64
 
 from gateway.errors import BadImage
 from gateway.wire.pixels import decoding_bytes, open_image
-from gateway.wire.structure import has_second_page
+from gateway.wire.structure import count_scans, has_second_page
+
+if TYPE_CHECKING:
+    from gateway.model import Buffer
 
 # Vision processors divide an image into patches and fail outside these; no glyph fits below.
 MIN_SIDE_PIXELS = 8
@@ -68,16 +72,7 @@ class ImageInfo:
     decoding_bytes: int = 0
 
 
-def decode_data_url(url: str) -> bytes:
-    """Return the bytes of a base64 data URL.
-
-    Raises:
-        BadImage: not a data URL, or not base64 even after the usual repairs.
-    """
-    return parse_data_url(url.encode()).data
-
-
-def parse_data_url(url: bytes) -> DataUrl:
+def parse_data_url(url: Buffer) -> DataUrl:
     """Decode a base64 data URL, mending what clients commonly get wrong.
 
     Mended: parameters such as `;charset=utf-8`, a missing type, capitals, line breaks, percent-encoding, the
@@ -89,13 +84,18 @@ def parse_data_url(url: bytes) -> DataUrl:
     header = _HEADER.match(url)
     if header is None or not (header.group(2) or header.group(1).lower().endswith(b"base64")):
         raise BadImage(_what_is_wrong(url))
-    payload = url[header.end() :]
+    payload = memoryview(url)[header.end() :]
     if _PLAIN_HEADER.fullmatch(header.group()):
         try:
             return DataUrl(pybase64.b64decode(payload, validate=True), None)
         except binascii.Error:
             pass
-    return as_data_url(_decode_mended(payload))
+    return as_data_url(_decode_mended(bytes(payload)))
+
+
+def from_whole_url(data: bytes) -> DataUrl:
+    """Return an image that is known to have come as every engine reads it."""
+    return DataUrl(data, None)
 
 
 def as_data_url(data: bytes) -> DataUrl:
@@ -113,8 +113,8 @@ def inspect(data: bytes, *, max_pixels: int) -> ImageInfo:
         raise BadImage("the image is empty (0 bytes)")
     image = open_image(data, max_pixels=max_pixels, header_only=True)
     _check_sides(*image.size)
-    # Each scan of a progressive JPEG costs a pass over all pixels; real ones have about ten.
-    scans = data.count(b"\xff\xda") if image.format in ("JPEG", "MPO") else 1
+    # Real progressive JPEGs have about ten.
+    scans = count_scans(data) if image.format in ("JPEG", "MPO") else 1
     if scans * image.width * image.height > _MAX_SCANS * max_pixels:
         raise BadImage(f"the JPEG has {scans:,} scans, too many for its size", code="image_too_large")
     kind = image.format or ""
@@ -158,8 +158,8 @@ def _decode_mended(payload: bytes) -> bytes:
         raise BadImage("the image's data URL holds characters that are not base64") from error
 
 
-def _what_is_wrong(url: bytes) -> str:
-    start = url[:300].lower()
+def _what_is_wrong(url: Buffer) -> str:
+    start = bytes(url[:300]).lower()
     if not start.startswith(b"data:"):
         return "an image must be a data URL: data:image/png;base64,..."
     if b"," not in start:
@@ -175,9 +175,9 @@ def _ends_properly(data: bytes, kind: str) -> bool:
     """Whether the format's end mark is there; formats without one are never trusted."""
     match kind:
         case "JPEG" | "MPO":
-            return b"\xff\xd9" in data[-_TAIL:]
+            return data.rfind(b"\xff\xd9", -_TAIL) >= 0
         case "PNG":
-            return b"IEND" in data[-_TAIL:]
+            return data.rfind(b"IEND", -_TAIL) >= 0
         case "GIF":
             return data.rstrip(b"\0").endswith(b";")
         case "WEBP":

@@ -38,7 +38,7 @@ def open_image(data: bytes, *, max_pixels: int | None = None, header_only: bool 
     # Opening a WebP file already allocates its canvas, so its size is read first.
     _check_pixels(_webp_size(data), max_pixels)
     check_structure(data)
-    read = without_texts(_header(data) if header_only else data)
+    read = without_texts(_header(data), header_only=True) if header_only else without_texts(data)
     try:
         image = Image.open(io.BytesIO(read), formats=FORMATS)
     # A malformed header surfaces as whatever the format's parser tripped over.
@@ -105,10 +105,13 @@ def thumbnail(data: bytes, side: int) -> NDArray[np.uint8]:
 def _decoded(image: Image.Image) -> Image.Image:
     try:
         image.load()
-        return ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)  # most are upright, and a copy would cost 3 ms a page
+    except MemoryError:  # which says nothing of the image
+        raise
     # Decoders raise OSError, SyntaxError, ValueError, zlib.error ... for broken data: all mean the same here.
     except Exception as error:
         raise BadImage("the image is truncated or corrupt: its pixels cannot be decoded") from error
+    return image
 
 
 def _reducible(image: Image.Image) -> Image.Image:

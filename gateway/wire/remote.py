@@ -12,6 +12,8 @@ from gateway.hosts import canonical
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from gateway.model import Buffer
+
 # Signed URLs of object stores are the longest, with about 2,000 characters.
 MAX_LENGTH = 4096
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -44,9 +46,9 @@ class RemoteUrl:
         return f"{self.host}:{self.port}" in hosts or (usual and self.host in hosts)
 
 
-def is_remote(url: bytes) -> bool:
+def is_remote(url: Buffer) -> bool:
     """Whether a URL is meant to be fetched over http(s), well-formed or not."""
-    return url[:16].lstrip().lower().startswith((b"http:", b"https:"))
+    return bytes(url[:16]).lstrip().lower().startswith((b"http:", b"https:"))
 
 
 def parse_remote(url: bytes) -> RemoteUrl | None:

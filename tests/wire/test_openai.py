@@ -17,8 +17,8 @@ from gateway.wire.openai import (
     read_answer,
     read_chunk,
     read_error_message,
-    rewritten,
 )
+from gateway.wire.openai import rewritten as pieces
 from gateway.wire.vllm import speculative_object
 from tests.support import chat, chunk
 
@@ -32,6 +32,10 @@ JSON = st.recursive(
 def parse(value: Any, *, is_chat: bool = True) -> CompletionRequest:
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     return parse_request(body, chat=is_chat, max_images=2)
+
+
+def rewritten(request: CompletionRequest, **options: Any) -> bytes:
+    return b"".join(pieces(request, **options))
 
 
 def test_reads_what_clients_send() -> None:

@@ -12,7 +12,7 @@ from gateway.engines.embedded.schemas import wanted_schema
 from gateway.engines.embedded.tasks import Task, task_of
 from gateway.engines.embedded.tokens import count_tokens, image_tokens
 from gateway.errors import BadImage, BadRequest, UnknownModel
-from gateway.wire.images import decode_data_url
+from gateway.wire.images import parse_data_url
 from gateway.wire.openai import parse_request
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def parse(body: bytes, model: str) -> ReadRequest:
     images, sizes = [], []
     for part in request.images:
         try:
-            data = decode_data_url(part.url.decode())
+            data = parse_data_url(part.url).data
             sizes.append(check_header(data))
         except BadImage as error:
             error.param = part.param
