@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.ledger import Kind, Ledger, Tally
 from gateway.memory import Memory
 from gateway.policy.acceptance import Source, are_merged, of_answer
-from gateway.policy.balance import WARM_S, Choice, EngineView, Fitness, choose
+from gateway.policy.balance import WARM_S, Board, Choice, EngineView, Fitness
 from gateway.policy.breaker import Breaker, Outcome, Phase
 from gateway.policy.drift import Drift
 from gateway.policy.plan import Plan, Pool, Situation
@@ -205,6 +205,8 @@ class _Slot:
         self.answers: bool | None = None
         self.leaving = False
         self.own: Counter[str] = Counter()
+        self.ours = 0
+        self.place = 0
         self.leases: set[Lease] = set()
         self.foreign = 0
         self.reading: Reading | None = None
@@ -289,6 +291,7 @@ class State:
         self._started = clock()
         self._slots: dict[str, _Slot] = {}
         self._by_route: dict[str, list[_Slot]] = {}
+        self._board = Board((), (), 0)
         self._in_flight: Counter[str] = Counter()
         self.queues = Queues(clock)
         self.memory = Memory(inflight_bytes)
@@ -345,14 +348,23 @@ class State:
                 if not slot.leases:
                     slot.ledger.close()
                     del self._slots[name]
+        for slot in self._slots.values():
+            slot.view = self._view(slot)
+        self._line_up()
+        self.pump()
+
+    def _line_up(self) -> None:
+        """Take over which engines there are, and which routes may use them."""
         pools_of = {route: self.fleet.config.pools_of(route) for route in self.fleet.routes}
         self._by_route = {
             route: [slot for slot in self._slots.values() if slot.engine.pool in pools]
             for route, pools in pools_of.items()
         }
-        for slot in self._slots.values():
-            self._refresh(slot)
-        self.pump()
+        slots = list(self._slots.values())
+        serves = [self.fleet.serves.get(slot.engine.pool, ()) for slot in slots]
+        self._board = Board([slot.view for slot in slots], serves, len(self.fleet.routes))
+        for place, slot in enumerate(slots):
+            slot.place = place
 
     def engines(self) -> tuple[Engine, ...]:
         """Return every engine that is to be watched: those listed, and those leaving with work on them."""
@@ -363,29 +375,22 @@ class State:
     def choose(self, route: str, avoid: str | None = None) -> Choice:
         """Choose an engine for one more request of a route, without taking the place."""
         if route not in self.queues:
-            return Choice(None, Fitness.DOWN, (), 0)
-        now = self._clock()
+            return Choice(None, Fitness.DOWN)
+        now, index = self._clock(), self.fleet.routes.index(route)
+        rules, rng = self.fleet.rules, self._rng
         choice = None
-        if self._plan and self._plan.targets:
-            choice = self._choose(self._planned(route, self._plan), route, now, avoid)
+        if self._plan and self._plan.targets and (pool := self._planned(route, self._plan)):
+            choice = self._board.choose(index, now=now, rules=rules, rng=rng, avoid=avoid, pool=pool)
         if choice is None or choice.view is None:
-            choice = self._choose(self._by_route[route], route, now, avoid)
+            choice = self._board.choose(index, now=now, rules=rules, rng=rng, avoid=avoid)
         if choice.reason is Fitness.DOWN and not self._pending.isdisjoint(self.fleet.config.pools_of(route)):
             choice = replace(choice, reason=Fitness.RESTING)
         if log.isEnabledFor(logging.DEBUG):
             chosen = choice.view.engine.name if choice.view else choice.reason
-            fields = {
-                "route": route,
-                "chosen": chosen,
-                "candidates": choice.candidates(now, self.fleet.rules),
-            }
+            candidates = self._board.candidates(index, now, rules)
+            fields = {"route": route, "chosen": chosen, "avoided": avoid, "candidates": candidates}
             log.debug("choice", extra={"fields": fields})
         return choice
-
-    def _choose(self, slots: Iterable[_Slot], route: str, now: float, avoid: str | None) -> Choice:
-        views = [slot.view for slot in slots]
-        index = self.fleet.routes.index(route)
-        return choose(views, index, now=now, rules=self.fleet.rules, rng=self._rng, avoid=avoid)
 
     def take(self, route: str, avoid: str | None = None, client: str = "") -> Lease | Choice:
         """Take a place at once; where none may be had, or others wait already, tell why."""
@@ -393,7 +398,7 @@ class State:
         if choice.view is None:
             return choice
         if self.queues:  # who came first is served first
-            return replace(choice, view=None, reason=Fitness.HELD)
+            return Choice(None, Fitness.HELD)
         return Lease(self, self._slots[choice.view.engine.name], route, client)
 
     def wait(
@@ -462,8 +467,8 @@ class State:
             self._refresh(slot)
         self.pump()
 
-    def _planned(self, route: str, plan: Plan) -> list[_Slot]:
-        """The engines of the pool in which a route is furthest below its part of the plan.
+    def _planned(self, route: str, plan: Plan) -> str:
+        """The pool in which a route is furthest below its part of the plan; empty where it has none.
 
         A plan knows better than a peak which load its engines are to have.
         """
@@ -476,8 +481,7 @@ class State:
             for pool, part in plan.targets.items()
             if part[index]
         }
-        pool = max(lacking, key=lacking.__getitem__, default="")
-        return [slot for slot in self._by_route[route] if slot.engine.pool == pool]
+        return max(lacking, key=lacking.__getitem__, default="")
 
     def answered(self, route: str, tokens: int) -> None:
         """Note the length of an answer, by which routes share places."""
@@ -542,7 +546,7 @@ class State:
         takes_work = outcome is Outcome.SUCCESS and slot.worked(now, begun)
         before = slot.breaker.at(now, self.fleet.rules)
         slot.breaker = before.after(outcome, now, self.fleet.rules, begun=begun)
-        if takes_work or slot.breaker != before:
+        if takes_work or (slot.breaker is not before and slot.breaker != before):
             if before.phase is Phase.HALF_OPEN and slot.breaker.phase is Phase.CLOSED:
                 slot.back_since = now  # its probes went well: the crowd may come, but not all at once
             if slot.breaker.phase != before.phase:
@@ -606,7 +610,7 @@ class State:
     def ours(self, name: str) -> int:
         """Return how many of an engine's requests are this gateway's."""
         slot = self._slots.get(name)
-        return slot.own.total() if slot else 0
+        return slot.ours if slot else 0
 
     def chunks(self, name: str) -> int:
         """Return how many chunks of an engine's streams have come, but the first of each."""
@@ -688,13 +692,13 @@ class State:
 
     def _changed(self, slot: _Slot, route: str, by: int) -> None:
         slot.own[route] += by
+        slot.ours += by
         self._in_flight[route] += by
         if slot.leaving and not slot.leases and self._slots.get(slot.engine.name) is slot:
             slot.ledger.close()
             del self._slots[slot.engine.name]
-            for slots in self._by_route.values():
-                if slot in slots:
-                    slots.remove(slot)
+            self._line_up()
+            return
         self._refresh(slot)
 
     def _fresh(self, slot: _Slot) -> int:
@@ -708,29 +712,30 @@ class State:
 
     def _refresh(self, slot: _Slot) -> None:
         """Work out an engine's view anew."""
-        own = tuple(slot.own[route] for route in self.fleet.routes)
-        ours = slot.own.total()
-        table = self.fleet.tables.get(slot.engine.pool)
+        slot.view = self._view(slot)
+        if self._slots.get(slot.engine.name) is slot:
+            self._board.put(slot.place, slot.view)
+
+    def _view(self, slot: _Slot) -> EngineView:
+        pool, routes = slot.engine.pool, self.fleet.routes
+        own = tuple([slot.own[route] for route in routes])
+        load = slot.ours + slot.foreign
+        table = self.fleet.tables.get(pool)
         if table is None:  # its pool has been taken out of the configuration
-            slot.view = replace(slot.view, up=False, own=own, ours=ours, load=ours + slot.foreign)
-            return
-        pool = slot.engine.pool
-        mix = [
-            self._in_flight[route] if may else 0
-            for route, may in zip(self.fleet.routes, self.fleet.serves[pool], strict=True)
-        ]
-        appraisal = table.appraise(own, slot.foreign, mix)
-        planned = math.ceil(self._plan.loads.get(pool, 0)) if self._plan else 0
-        cap = max(appraisal.cap, planned)
+            return slot.view._replace(up=False, own=own, ours=slot.ours, load=load)
+        appraisal = table.appraise(own, slot.foreign, () if any(own) else self._mix(pool))
+        cap = appraisal.cap
+        if self._plan:
+            cap = max(cap, math.ceil(self._plan.loads.get(pool, 0)))
         awake = slot.reading is None or slot.reading.awake
-        slot.view = EngineView(
+        return EngineView(
             engine=slot.engine,
             up=bool(slot.answers) and awake and not slot.leaving,
             known=slot.answers is not None or slot.leaving,
             own=own,
-            ours=ours,
+            ours=slot.ours,
             fresh=self._fresh(slot),
-            load=ours + slot.foreign,
+            load=load,
             gains=appraisal.gains,
             cap=cap,
             share=math.ceil(cap / self.fleet.config.server.replicas),
@@ -738,3 +743,8 @@ class State:
             rests_until=slot.rests_until,
             back_since=slot.back_since,
         )
+
+    def _mix(self, pool: str) -> list[int]:
+        """Our requests everywhere, by route, of those that may use a pool."""
+        serves = zip(self.fleet.routes, self.fleet.serves[pool], strict=True)
+        return [self._in_flight[route] if may else 0 for route, may in serves]

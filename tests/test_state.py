@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config import parse
@@ -23,6 +23,7 @@ from gateway.policy.breaker import Outcome, Phase
 from gateway.policy.plan import replanned
 from gateway.policy.retry import Failure
 from gateway.state import Lease, State
+from tests.policy.test_balance import asked_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -730,6 +731,75 @@ def test_every_place_is_given_back(moves: list[tuple[str, int]]) -> None:
     assert {(route.in_flight, route.waiting) for route in routes} == {(0, 0)}
     assert all(status.view.load == 0 for status in snapshot.engines)
     assert all(route.in_flight == route.waiting == 0 for route in snapshot.routes.values())
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                [
+                    *["take table", "take text", "take table", "take text", "end", "end"],
+                    *["read", "mark", "busy", "error", "late", "leave"],
+                ]
+            ),
+            st.integers(0, 9),
+        ),
+        max_size=60,
+    )
+)
+def test_what_is_kept_up_is_as_if_it_were_worked_out_for_every_choice(moves: list[tuple[str, int]]) -> None:
+    engines = [
+        Engine(f"{pool}{number}:80", f"http://{pool}{number}:80", pool, depth)
+        for pool, depth in (("deep", 3), ("plain", 0))
+        for number in range(3)
+    ]
+    world = World(engines=engines)
+    state = world.state
+    leases: list[Lease] = []
+    for move, number in moves:
+        name = engines[number % len(engines)].name
+        if move.startswith("take"):
+            route = move.removeprefix("take ")
+            avoid = name if number % 2 else None
+            index = world.fleet.routes.index(route)
+            views = [status.view for status in state.snapshot().engines]
+            may = [view for view in views if world.fleet.serves[view.engine.pool][index]]
+            theirs = Random()
+            theirs.setstate(state._rng.getstate())
+            asked = asked_each(may, index, world.now, theirs, avoid, rules=world.fleet.rules)
+            taken = state.take(route, avoid)
+            if isinstance(taken, Lease):
+                assert asked[0] is not None
+                assert asked[0].engine == taken.engine
+                leases.append(taken)
+            else:
+                assert (None, taken.reason) == asked
+        elif move == "end" and leases:
+            leases.pop(number % len(leases)).release()
+        elif move == "read":
+            world.now += 0.5
+            state.read(name, Reading(at=world.now, load=number, own=0, awake=number != 3))
+        elif move == "mark":
+            state.mark(name, up=number % 3 > 0)
+        elif move in ("busy", "error") and leases:
+            failure = Failure.BUSY if move == "busy" else Failure.DIED
+            state.blame(leases[number % len(leases)], failure)
+        elif move == "late":
+            world.now += number
+        elif move == "leave":
+            state.set_engines(engines[number % 3 :])
+    for status in state.snapshot().engines:
+        view = status.view
+        have = [
+            sum(lease.engine == view.engine and lease.route == route for lease in leases)
+            for route in world.fleet.routes
+        ]
+        assert list(view.own) == have
+        if any(have):
+            anew = Fleet.of(world.fleet.config).tables[view.engine.pool]
+            appraisal = anew.appraise(have, view.load - sum(have), [])
+            assert (view.gains, view.cap) == (appraisal.gains, appraisal.cap)
 
 
 class TestAcceptance:

@@ -14,7 +14,7 @@ import numpy as np
 from bench.choice import choosers
 from bench.choice.fleet import ROUTES, Fleet, Pool, World
 from bench.choice.sweep import LOADS, Sweep, alone, fit_of, model_rate
-from gateway.policy.balance import Choice, choose
+from gateway.policy.balance import Board, Choice
 
 if TYPE_CHECKING:
     from gateway.state import Lease
@@ -24,7 +24,7 @@ PER_ENGINE = 30
 
 
 def run(calls: int) -> dict[str, object]:
-    """Return microseconds of CPU: taking and releasing a place in State, and policy.balance.choose alone."""
+    """Return microseconds of CPU: taking and releasing a place in State, and the choice by itself."""
     fit = "h100-9b"
     fleet = Fleet(
         "64 engines", tuple(Pool(f"depth{depth}", depth, n) for depth, n in ((3, 22), (1, 21), (0, 21)))
@@ -58,10 +58,11 @@ def run(calls: int) -> dict[str, object]:
         leases[place] = taken
         releases.append((released - start) / 1e3)
         takes.append((end - released) / 1e3)
-    views = state.choose(ROUTES[0]).views
+    views = [status.view for status in state.snapshot().engines]
+    board = Board(views, [(True,) * len(ROUTES)] * len(views), len(ROUTES))
     for _ in range(calls):
         start = time.thread_time_ns()
-        choose(views, 0, now=0.0, rules=state.fleet.rules, rng=rng)
+        board.choose(0, now=0.0, rules=state.fleet.rules, rng=rng)
         choices.append((time.thread_time_ns() - start) / 1e3)
     return {
         "machine": f"{platform.machine()} {platform.system()}",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.policy.breaker import Breaker, Phase, Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from random import Random
 
     from gateway.model import Engine
@@ -34,9 +34,10 @@ class Fitness(StrEnum):
     HELD = "held"
 
 
-@dataclass(frozen=True, slots=True)
-class EngineView:
+class EngineView(NamedTuple):
     """An engine at one moment.
+
+    Two are made for each request: a frozen dataclass would take 3 us more each.
 
     Attributes:
         engine: which.
@@ -52,8 +53,6 @@ class EngineView:
         breaker: its circuit breaker.
         rests_until: it refused work; none is sent to it before this time.
         back_since: when it came back after having been down.
-        ready: it is up and not held.
-        settled_at: from this time on that is all there is to ask.
     """
 
     engine: Engine
@@ -69,16 +68,18 @@ class EngineView:
     breaker: Breaker = _CLOSED
     rests_until: float = -math.inf
     back_since: float = -math.inf
-    ready: bool = field(init=False)
-    settled_at: float = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Work out once what every choice asks."""
-        held = self.load >= self.cap and self.ours >= self.share
-        object.__setattr__(self, "ready", self.up and not held)
-        calm = self.breaker.phase is Phase.CLOSED
-        settled = max(self.rests_until, self.back_since + WARM_S) if calm else math.inf
-        object.__setattr__(self, "settled_at", settled)
+    @property
+    def ready(self) -> bool:
+        """Whether it is up and not held."""
+        return self.up and not (self.load >= self.cap and self.ours >= self.share)
+
+    @property
+    def settled_at(self) -> float:
+        """From which time on that is all there is to ask."""
+        if self.breaker.phase is not Phase.CLOSED:
+            return math.inf
+        return max(self.rests_until, self.back_since + WARM_S)
 
     def fitness(self, now: float, rules: Rules) -> Fitness:
         """Return whether it may take one more request."""
@@ -94,67 +95,112 @@ class EngineView:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The engine chosen for a request, or why there is none; `candidates` tells how each engine stood.
+    """The engine chosen for a request, or why there is none.
 
     Attributes:
         view: the engine as it was; None where none may take the request.
         reason: FREE, or the least bad reason why no engine may.
-        views: every engine the route may use.
-        route: the route's index.
     """
 
     view: EngineView | None
     reason: Fitness
-    views: Sequence[EngineView]
-    route: int
 
-    def candidates(self, now: float, rules: Rules) -> list[tuple[str, float, int, Fitness]]:
-        """Return name, gain, load and fitness of every engine, best gain first."""
+
+class Board:
+    """How all engines stand, and what one more request of each route adds to each.
+
+    It is kept up as engines change, so that a choice does not ask each of them what has not changed: with 256
+    engines that took 25 us, and takes 8.
+    """
+
+    def __init__(self, views: Sequence[EngineView], serves: Sequence[Sequence[bool]], routes: int) -> None:
+        """Set up a board.
+
+        Args:
+            views: the engines; from here on they go by their place in it.
+            serves: by place, then by route, whether the route may use the engine; none may where it is empty.
+            routes: how many there are.
+        """
+        self._views = list(views)
+        self._loads = [view.load for view in views]
+        self._serves = [tuple(route for route, may in enumerate(routes) if may) for routes in serves]
+        self._gains = [[-math.inf] * len(views) for _ in range(routes)]
+        # Only of these it depends on the time whether they may take a request.
+        self._unsettled: set[int] = set()
+        for place, view in enumerate(views):
+            self.put(place, view)
+
+    def put(self, place: int, view: EngineView) -> None:
+        """Note how an engine stands now."""
+        self._views[place] = view
+        self._loads[place] = view.load
+        gains, ready = view.gains, view.ready
+        for route in self._serves[place]:
+            self._gains[route][place] = gains[route] if ready else -math.inf
+        if view.settled_at > -math.inf:
+            self._unsettled.add(place)
+
+    def choose(
+        self,
+        route: int,
+        *,
+        now: float,
+        rules: Rules,
+        rng: Random,
+        avoid: str | None = None,
+        pool: str | None = None,
+    ) -> Choice:
+        """Choose where one more request adds most; ties go to the least loaded, then at random.
+
+        Args:
+            route: its index in the configuration's order.
+            now: the time, in seconds; it does not go back from choice to choice.
+            rules: the breaker's.
+            rng: decides between equals.
+            avoid: the name of an engine that has failed this request already.
+            pool: the one whose engines may be chosen; None for all that the route may use.
+        """
+        gains = self._settled(self._gains[route], now, rules) if self._unsettled else self._gains[route]
+        if avoid is not None or pool is not None:
+            gains = [
+                gain if _is_asked(view, avoid, pool) else -math.inf
+                for gain, view in zip(gains, self._views, strict=True)
+            ]
+        best = max(gains, default=-math.inf)
+        if best > -math.inf:
+            least = best - _TIE * abs(best)
+            equals = [place for place, gain in enumerate(gains) if gain >= least]
+            if len(equals) > 1:
+                load = min([self._loads[place] for place in equals])
+                equals = [place for place in equals if self._loads[place] == load]
+            return Choice(self._views[equals[0] if len(equals) == 1 else rng.choice(equals)], Fitness.FREE)
+        reasons = {view.fitness(now, rules) for view in self._of(route) if _is_asked(view, avoid, pool)}
+        # A held engine frees itself soonest; one that is down may never.
+        hope = next((reason for reason in (Fitness.HELD, Fitness.RESTING) if reason in reasons), Fitness.DOWN)
+        return Choice(None, hope)
+
+    def candidates(self, route: int, now: float, rules: Rules) -> list[tuple[str, float, int, Fitness]]:
+        """Return name, gain, load and fitness of every engine that a route may use, best gain first."""
         rows = [
-            (view.engine.name, view.gains[self.route], view.load, view.fitness(now, rules))
-            for view in self.views
+            (view.engine.name, view.gains[route], view.load, view.fitness(now, rules))
+            for view in self._of(route)
         ]
         return sorted(rows, key=lambda row: -row[1])
 
+    def _of(self, route: int) -> Iterator[EngineView]:
+        return (view for view, serves in zip(self._views, self._serves, strict=True) if route in serves)
 
-def choose(
-    views: Sequence[EngineView],
-    route: int,
-    *,
-    now: float,
-    rules: Rules,
-    rng: Random,
-    avoid: str | None = None,
-) -> Choice:
-    """Choose where one more request adds most; ties go to the least loaded, then at random.
+    def _settled(self, gains: list[float], now: float, rules: Rules) -> list[float]:
+        """Gains without those of engines that may take no request yet."""
+        gains = gains.copy()
+        for place in list(self._unsettled):
+            view = self._views[place]
+            if now >= view.settled_at:
+                self._unsettled.remove(place)
+            elif view.fitness(now, rules) is not Fitness.FREE:
+                gains[place] = -math.inf
+        return gains
 
-    Args:
-        views: the engines the route may use.
-        route: its index in the configuration's order.
-        now: the time, in seconds.
-        rules: the breaker's.
-        rng: decides between equals.
-        avoid: the name of an engine that has failed this request already.
-    """
-    if avoid is not None:
-        views = [view for view in views if view.engine.name != avoid]
-    best: list[EngineView] = []
-    low, high = -math.inf, -math.inf
-    for view in views:
-        if (not view.ready or now < view.settled_at) and view.fitness(now, rules) is not Fitness.FREE:
-            continue
-        gain = view.gains[route]
-        if gain < low:
-            continue
-        if gain > high or view.load < best[0].load:
-            best = [view]
-            margin = _TIE * abs(gain)
-            low, high = gain - margin, gain + margin
-        elif view.load == best[0].load:
-            best.append(view)
-    if best:
-        return Choice(best[0] if len(best) == 1 else rng.choice(best), Fitness.FREE, views, route)
-    reasons = {view.fitness(now, rules) for view in views}
-    # A held engine frees itself soonest; one that is down may never.
-    hope = next((reason for reason in (Fitness.HELD, Fitness.RESTING) if reason in reasons), Fitness.DOWN)
-    return Choice(None, hope, views, route)
+
+def _is_asked(view: EngineView, avoid: str | None, pool: str | None) -> bool:
+    return view.engine.name != avoid and pool in (None, view.engine.pool)

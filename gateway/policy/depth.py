@@ -11,12 +11,13 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from operator import mul, truediv
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,8 +32,10 @@ _LEAST_ERROR = 1e-3
 _PLAUSIBLE = 3.1
 # How far the line over a dip is bent: more than what counts as a tie, less than what changes a rate.
 _TRACE = 0.01
-# Mixes this close hold at the same load; it bounds what is remembered.
+# Mixes this close hold at the same load.
 _MIX_STEPS = 16
+# Of each pool: some MB where there are many routes.
+_REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,10 @@ class Table:
         self._slownesses = [_slownesses(curve, max_load + 1) if curve else None for curve in curves]
         self._by_load = None in self._slownesses
         self._weights = weights or [1.0] * len(curves)
-        self._hold = lru_cache(maxsize=4096)(self._hold_from)
+        self._crossing = [crossover.load for crossover in crossovers]
+        self._hold = lru_cache(maxsize=_REMEMBERED)(self._hold_from)
+        # Twice a request an engine is appraised: 11 us with three routes, 1 where it is remembered.
+        self._appraisal = lru_cache(maxsize=_REMEMBERED)(self._appraised)
 
     def appraise(self, own: Sequence[int], foreign: int, mix: Sequence[float]) -> Appraisal:
         """Appraise an engine.
@@ -161,20 +167,15 @@ class Table:
             mix: this gateway's requests on all engines, by route, for an engine that has none of ours.
         """
         ours = sum(own)
-        load = min(ours + foreign, self.max_load)
         weights = own if ours else mix if any(mix) else [1] * len(own)
-        total = sum(weights)
-        share = load / total
+        return self._appraisal(tuple(weights), min(ours + foreign, self.max_load))
+
+    def _appraised(self, weights: tuple[float, ...], load: int) -> Appraisal:
+        share = load / sum(weights)
         counts = [weight * share for weight in weights]
-        crowding = 0.0
-        if self._by_load:
-            crowding = sum(
-                count / crossover.load for count, crossover in zip(counts, self._crossovers, strict=True)
-            )
-        gains = tuple(
-            self._by_schedule(route, crowding) if gain is None else gain
-            for route, gain in enumerate(self._gains(counts, load))
-        )
+        crowding = sum(map(truediv, counts, self._crossing)) if self._by_load else 0.0
+        pairs = zip(self._gains(counts, load), self._crossovers, strict=True)
+        gains = tuple([_by_schedule(one, crowding) if gain is None else gain for gain, one in pairs])
         return Appraisal(gains, self.cap(weights))
 
     def cap(self, mix: Sequence[float]) -> int:
@@ -222,39 +223,28 @@ class Table:
         """Return where a route leaves this pool."""
         return self._crossovers[route]
 
-    def _gains(self, counts: Sequence[float], load: int) -> Iterator[float | None]:
+    def _gains(self, counts: Sequence[float], load: int) -> list[float | None]:
         """By route, R(N + 1) - R(N) of the engine as it is mixed; None for a route without a curve.
 
         Requests of one engine share its steps, so the times they take per token average, not their speeds:
         R = sum(w_q n_q) / mean(N / R_q) = N sum(w_q n_q) / sum(n_q N / R_q), with weights w.
         """
-        known = [
-            (count, table) for count, table in zip(counts, self._slownesses, strict=True) if table is not None
-        ]
-        before = sum(count * table[load] for count, table in known)
-        after = sum(count * table[load + 1] for count, table in known)
+        known = [(count, table) for count, table in zip(counts, self._slownesses, strict=True) if table]
+        if not known:
+            return [None] * len(counts)
+        before = sum([count * table[load] for count, table in known])
+        after = sum([count * table[load + 1] for count, table in known])
         # A neighbour without a curve of its own is taken to be slowed as the route itself is.
-        others = load - sum(count for count, _ in known)
-        worth = sum(weight * count for weight, count in zip(self._weights, counts, strict=True))
+        others = load - sum([count for count, _ in known])
+        worth = sum(map(mul, self._weights, counts))
+        gains: list[float | None] = []
         for weight, table in zip(self._weights, self._slownesses, strict=True):
-            if table is None:
-                yield None
+            if not table:
+                gains.append(None)
                 continue
             rate = load * worth / (before + others * table[load]) if load else 0.0
-            yield (load + 1) * (worth + weight) / (after + (others + 1) * table[load + 1]) - rate
-
-    def _by_schedule(self, route: int, crowding: float) -> float:
-        """Less the pressure that one more request makes: its load, 3 load^2 / crossover where there is one.
-
-        The best splits of two simulated GPUs obey this law, whatever the route: a depth that will be left is
-        filled first, up to a third of its crossover, and then ever more slowly. An engine that changes its
-        depth by itself fares no worse than one that keeps it, and no worse than a plain one.
-        """
-        crossover = self._crossovers[route]
-        load = crossover.load * crowding + 1
-        if crossover.left:
-            return -max(3 * load * load / crossover.load, float(crossover.late))
-        return -min(load, 3 * load * load / crossover.eased) if crossover.eased else -load
+            gains.append((load + 1) * (worth + weight) / (after + (others + 1) * table[load + 1]) - rate)
+        return gains
 
     def _hold_from(self, weights: tuple[int, ...]) -> int:
         """The load past a peak that is certain: from there on requests wait; else max_load."""
@@ -277,6 +267,23 @@ class Table:
         past = left + (right - left) * (high - certain) / (high - low)
         enough = next(point.load for point in points if point.rate >= 0.95 * peak.rate)
         return min(max(math.floor(past), math.ceil(enough)), self.max_load)
+
+
+def _by_schedule(crossover: Crossover, crowding: float) -> float:
+    """Less the pressure that one more request makes: its load, 3 load^2 / crossover where there is one.
+
+    The best splits of two simulated GPUs obey this law, whatever the route: a depth that will be left is
+    filled first, up to a third of its crossover, and then ever more slowly. An engine that changes its
+    depth by itself fares no worse than one that keeps it, and no worse than a plain one.
+
+    Args:
+        crossover: the route's.
+        crowding: requests there, each as a part of its own route's crossover.
+    """
+    load = crossover.load * crowding + 1
+    if crossover.left:
+        return -max(3 * load * load / crossover.load, float(crossover.late))
+    return -min(load, 3 * load * load / crossover.eased) if crossover.eased else -load
 
 
 def _error(rate: float, error: float | None = None) -> float:

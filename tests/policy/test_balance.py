@@ -1,27 +1,29 @@
-from dataclasses import replace
+import math
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.model import Engine
-from gateway.policy.balance import Choice, EngineView, Fitness, choose
+from gateway.policy.balance import Board, Choice, EngineView, Fitness
 from gateway.policy.breaker import Breaker, Phase, Rules
 
 RULES = Rules(failures=5, open_s=10, probes=2)
 
 
-def view(name: str, gain: float = 1.0, load: int = 0, **more: Any) -> EngineView:
-    engine = Engine(name, f"http://{name}", "pool", 0)
+def view(name: str, gain: float = 1.0, load: int = 0, *, pool: str = "pool", **more: Any) -> EngineView:
+    engine = Engine(name, f"http://{name}", pool, 0)
     return EngineView(
         engine, **{"up": True, "ours": load, "load": load, "gains": (gain,), "cap": 100, "share": 100, **more}
     )
 
 
 def chosen(*views: EngineView, now: float = 0.0, avoid: str | None = None, seed: int = 0) -> Choice:
-    return choose(views, 0, now=now, rules=RULES, rng=Random(seed), avoid=avoid)
+    board = Board(views, [(True,)] * len(views), 1)
+    return board.choose(0, now=now, rules=RULES, rng=Random(seed), avoid=avoid)
 
 
 def name(choice: Choice) -> str | None:
@@ -81,14 +83,14 @@ def test_it_comes_back_with_time() -> None:
 def test_a_replica_keeps_its_share_of_a_full_engine() -> None:
     full = view("a", load=100, share=50)
     assert chosen(full).reason is Fitness.HELD
-    assert name(chosen(replace(full, ours=49))) == "a"
+    assert name(chosen(full._replace(ours=49))) == "a"
 
 
 def test_a_crowd_comes_to_a_newcomer_by_and_by() -> None:
     newcomer, others = view("new", 9.0, back_since=0.0), [view(f"old{n}", 1.0, 20) for n in range(3)]
     taken = 0
     for _ in range(128):
-        if name(chosen(replace(newcomer, ours=taken, fresh=taken, load=taken), *others)) == "new":
+        if name(chosen(newcomer._replace(ours=taken, fresh=taken, load=taken), *others)) == "new":
             taken += 1
     assert taken == 8
 
@@ -100,8 +102,9 @@ def test_a_held_engine_is_the_best_hope() -> None:
 
 
 def test_a_choice_explains_itself() -> None:
-    choice = chosen(view("a", 1, 4), view("b", 3, 50), view("c", up=False))
-    assert choice.candidates(0.0, RULES) == [
+    views = view("a", 1, 4), view("b", 3, 50), view("c", up=False), view("other", 9)
+    board = Board(views, [(True,), (True,), (True,), (False,)], 1)
+    assert board.candidates(0, 0.0, RULES) == [
         ("b", 3, 50, Fitness.FREE),
         ("a", 1, 4, Fitness.FREE),
         ("c", 1.0, 0, Fitness.DOWN),
@@ -123,3 +126,97 @@ def test_only_a_free_engine_with_a_best_gain_is_chosen(
         best = max(each.gains[0] for each in free)
         assert choice.view in free
         assert choice.view.gains[0] >= best - 1e-5 * abs(best) - 1e-9
+
+
+def asked_each(
+    views: Sequence[EngineView],
+    route: int,
+    now: float,
+    rng: Random,
+    avoid: str | None = None,
+    rules: Rules = RULES,
+) -> tuple[EngineView | None, Fitness]:
+    """The rule as it reads: every engine is asked, and the best one taken."""
+    best: list[EngineView] = []
+    low, high = -math.inf, -math.inf
+    asked = [view for view in views if view.engine.name != avoid]
+    for view in asked:
+        if view.fitness(now, rules) is not Fitness.FREE:
+            continue
+        gain = view.gains[route]
+        if gain < low:
+            continue
+        if gain > high or view.load < best[0].load:
+            best = [view]
+            low, high = gain - 1e-6 * abs(gain), gain + 1e-6 * abs(gain)
+        elif view.load == best[0].load:
+            best.append(view)
+    if best:
+        return best[0] if len(best) == 1 else rng.choice(best), Fitness.FREE
+    reasons = {view.fitness(now, rules) for view in asked}
+    hope = next((reason for reason in (Fitness.HELD, Fitness.RESTING) if reason in reasons), Fitness.DOWN)
+    return None, hope
+
+
+ROUTES = 3
+# Equal, but for what rounding makes of it.
+gains = st.builds(
+    lambda gain, noise: gain * (1 + noise * 1e-15),
+    st.sampled_from([-3.5, -1.0, 0.0, 0.1, 7.0, 1234.5]),
+    st.integers(-3, 3),
+)
+stands: st.SearchStrategy[dict[str, Any]] = st.builds(
+    dict,
+    up=st.sampled_from([True, True, True, False]),
+    known=st.booleans(),
+    ours=st.integers(0, 4),
+    fresh=st.integers(0, 12),
+    load=st.integers(0, 5),
+    gains=st.tuples(*[gains] * ROUTES),
+    cap=st.integers(1, 6),
+    share=st.integers(1, 6),
+    breaker=st.builds(Breaker, phase=st.sampled_from(Phase), since=st.floats(0, 30)),
+    rests_until=st.sampled_from([-math.inf, 5.0, 20.0]),
+    back_since=st.sampled_from([-math.inf, 0.0, 12.0]),
+)
+calm = stands.map(
+    lambda stand: {
+        **stand,
+        "up": True,
+        "breaker": Breaker(),
+        "rests_until": -math.inf,
+        "back_since": -math.inf,
+    }
+)
+steps = st.tuples(st.integers(0, 7), st.one_of(stands, calm), st.integers(0, ROUTES - 1), st.floats(0, 9))
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(*[st.booleans()] * ROUTES), min_size=8, max_size=8),
+    st.lists(steps, max_size=40),
+    st.none() | st.integers(0, 7),
+    st.integers(0, 9),
+)
+def test_the_board_chooses_as_if_every_engine_had_been_asked(
+    serves: list[tuple[bool, ...]],
+    changes: list[tuple[int, dict[str, Any], int, float]],
+    avoided: int | None,
+    seed: int,
+) -> None:
+    views = [
+        EngineView(Engine(f"e{place}", "", f"pool{place % 2}", 0), up=True, gains=(1.0,) * ROUTES)
+        for place in range(8)
+    ]
+    board, now = Board(views, serves, ROUTES), 0.0
+    ours, theirs = Random(seed), Random(seed)
+    avoid = None if avoided is None else f"e{avoided}"
+    for place, stand, route, passed in changes:
+        views[place] = views[place]._replace(**stand)
+        board.put(place, views[place])
+        now += passed
+        may = [view for view, routes in zip(views, serves, strict=True) if routes[route]]
+        for pool in (None, "pool1"):
+            choice = board.choose(route, now=now, rules=RULES, rng=ours, avoid=avoid, pool=pool)
+            asked = [view for view in may if pool in (None, view.engine.pool)]
+            assert (choice.view, choice.reason) == asked_each(asked, route, now, theirs, avoid)

@@ -1,3 +1,5 @@
+import math
+from collections.abc import Sequence
 from itertools import product
 from random import Random
 
@@ -278,3 +280,74 @@ def test_the_expected_rate_is_the_profiles_sum() -> None:
 def test_any_load_can_be_appraised(own: int, foreign: int) -> None:
     appraisal = table(DEEP).appraise([own], foreign, [0])
     assert len(appraisal.gains) == 1
+
+
+def worked_out(
+    curves: Sequence[Curve | None],
+    crossovers: Sequence[Crossover],
+    weights: Sequence[float],
+    counts: Sequence[float],
+    load: int,
+) -> list[float]:
+    """Gains by the formulas as they read, each by itself."""
+    tables = [Table([curve], [AT_64], 256).slownesses(0) if curve else None for curve in curves]
+    known = [(count, found) for count, found in zip(counts, tables, strict=True) if found is not None]
+    before = sum(count * found[load] for count, found in known)
+    after = sum(count * found[load + 1] for count, found in known)
+    others = load - sum(count for count, _ in known)
+    worth = sum(weight * count for weight, count in zip(weights, counts, strict=True))
+    crowding = sum(count / crossover.load for count, crossover in zip(counts, crossovers, strict=True))
+    gains = []
+    for weight, found, crossover in zip(weights, tables, crossovers, strict=True):
+        if found is not None:
+            rate = load * worth / (before + others * found[load]) if load else 0.0
+            gains.append((load + 1) * (worth + weight) / (after + (others + 1) * found[load + 1]) - rate)
+            continue
+        pressed = crossover.load * crowding + 1
+        if crossover.left:
+            gains.append(-max(3 * pressed * pressed / crossover.load, float(crossover.late)))
+        elif crossover.eased:
+            gains.append(-min(pressed, 3 * pressed * pressed / crossover.eased))
+        else:
+            gains.append(-pressed)
+    return gains
+
+
+kinds = st.sampled_from(
+    [
+        (DEEP, AT_64),
+        (PLAIN, Crossover(256, False)),
+        (None, AT_64),
+        (None, Crossover(30, True, late=True)),
+        (None, Crossover(256, False, eased=40)),
+        (None, Crossover(256, False)),
+    ]
+)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(kinds, st.sampled_from([1.0, 2.5])), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 40), min_size=4, max_size=4), st.integers(0, 100)), max_size=12
+    ),
+)
+def test_what_is_remembered_is_what_working_it_out_gives(
+    routes: list[tuple[tuple[Curve | None, Crossover], float]], engines: list[tuple[list[int], int]]
+) -> None:
+    curves = [curve for (curve, _), _ in routes]
+    crossovers = [crossover for (_, crossover), _ in routes]
+    weights = [weight for _, weight in routes]
+    mixed = Table(curves, crossovers, 256, weights)
+    for counts, foreign in engines + engines[::-1]:
+        own = counts[: len(routes)]
+        for mix in ([0] * len(routes), [3, 1, 0, 2][: len(routes)]):
+            shares = own if any(own) else mix if any(mix) else [1] * len(routes)
+            load = min(sum(own) + foreign, 256)
+            spread = [share * (load / sum(shares)) for share in shares]
+            appraisal = mixed.appraise(own, foreign, mix)
+            # By schedule and by profile; the same to the last bit.
+            assert list(appraisal.gains) == worked_out(curves, crossovers, weights, spread, load)
+            assert appraisal.cap == Table(curves, crossovers, 256, weights).cap(
+                tuple(math.ceil(share * 16 / sum(shares)) for share in shares)
+            )
