@@ -381,9 +381,11 @@ def rewritten(
         options = _built(members.get("stream_options", _NULL)) or {}
         members["stream_options"] = msgspec.json.encode({**options, "include_usage": True})
     pieces = _whole(members)
-    urls: dict[bytes, Buffer] = {**request.lifted.texts, **(repaired or {})}
-    if urls:
-        pieces["messages"] = _with_urls(memoryview(members["messages"]), urls, _URL_PATH)
+    texts = request.lifted.texts
+    if repaired:
+        pieces["messages"] = _with_urls(memoryview(members["messages"]), {**texts, **repaired}, _URL_PATH)
+    elif texts:
+        pieces["messages"] = _put_back(bytes(members["messages"]), texts)
     return tuple(_gathered(_joined(pieces)))
 
 
@@ -535,6 +537,17 @@ def _check_reach(fields: _Body) -> None:
                 left += value.items()
             elif isinstance(value, list):
                 left += ((key, item) for item in value)
+
+
+def _put_back(value: bytes, texts: Mapping[bytes, Buffer]) -> Iterator[Buffer]:
+    """Yield a JSON value with what has been cut out of it; all of it, in its order."""
+    start = 0
+    for mark, text in texts.items():
+        at = value.index(mark)
+        yield value[start:at]
+        yield text
+        start = at + len(mark)
+    yield value[start:]
 
 
 def _is_set(member: msgspec.Raw) -> bool:
