@@ -1,15 +1,17 @@
 """`python -m bench`: the figures that the documents quote, measured here and now.
 
 The longest have their own commands: `python -m bench.published` and `python -m bench.plan`, 20 minutes each,
-`python -m bench.autoscaling` and `python -m bench.replica`, which wants a quiet machine.
+`python -m bench.looking`, `python -m bench.autoscaling` and `python -m bench.replica`, which wants a quiet machine.
 """
 
-from bench import accounting, accuracy, faults, published, sorting
+from bench import accounting, accuracy, faults, looking, published, sorting
 from bench.choice.__main__ import main as choice
 
 # Guarded: where processes are spawned and not forked, they import this again.
 if __name__ == "__main__":
     sorting.main()
+    print()
+    looking.main(["--quick"])
     print()
     accounting.main()
     print()

@@ -15,7 +15,7 @@ import numpy as np
 import PIL
 
 from bench.serving import ROOT, SHARED
-from gateway.app import layout_model
+from gateway.looker import layout_model
 from gateway.policy.layout import THUMBNAIL_SIDE, LayoutModel, guess
 from gateway.wire.pixels import thumbnail
 

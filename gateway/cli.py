@@ -12,15 +12,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway import __version__, app, engine_args, logs, server
+from gateway import __version__, app, engine_args, logs, server, workers
 from gateway.config import load
 from gateway.errors import ConfigError, GatewayError
 from gateway.fleet import Fleet, sort_rules
+from gateway.looker import layout_model, look
 from gateway.model import SortFacts
 from gateway.policy import sorting
 from gateway.sizing import command as sizing
 from gateway.sweep.options import arguments as sweep_arguments
-from gateway.vision import look
 from gateway.wire import images
 
 if TYPE_CHECKING:
@@ -50,9 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     logs.configure(options.log_format, options.log_level)
-    config = load(options.config)
+    config = load(options.config, workers=options.workers)
     app.require_embedded(config)
     _tell_who_gets_in(config, options.host, options.port)
+    if options.workers > 1:
+        log_as = options.log_format, options.log_level
+        return workers.serve(config, options.config, options.host, options.port, log_as)
     server.serve(config, options.config, options.host, options.port)
     return 0
 
@@ -84,7 +87,7 @@ def _keys(config: Config) -> str:
 
 
 def _check(options: argparse.Namespace) -> int:
-    config = load(options.config)
+    config = load(options.config, workers=options.workers)
     for note in Fleet.of(config).notes:
         print(f"note: {options.config}: {note}")
     engines = sum(len(pool.engines) for pool in config.pools.values())
@@ -97,7 +100,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _sort(options: argparse.Namespace) -> int:
     config = load(options.config, keys=False)
-    rules, model = sort_rules(config), app.layout_model()
+    rules, model = sort_rules(config), layout_model()
     failed = False
     for path in options.images:
         started = time.perf_counter()
@@ -207,6 +210,12 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _workers(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError(f"workers are 1 to 64, not {text!r}")
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
     found = argparse.ArgumentParser(
@@ -230,10 +239,15 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--log-level", choices=("info", "debug"), default="info", help="debug: every choice, with its reasons"
     )
+    shared: dict[str, Any] = {"type": _workers, "default": 1, "metavar": "N"}
+    serve.add_argument(
+        "--workers", **shared, help="processes that share the port, each with an admin port; default: 1"
+    )
     serve.set_defaults(command=_serve)
 
     check = commands.add_parser("check", help="validate a configuration; exit 1 on any error")
     check.add_argument("--config", **config)
+    check.add_argument("--workers", **shared, help="as many as `serve` is to have; default: 1")
     check.set_defaults(command=_check)
 
     sort = commands.add_parser("sort", help="print the route of images, with reason, confidence and time")

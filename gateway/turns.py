@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING, TypeVar
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+T = TypeVar("T")
 Entry = tuple[int, int, int, asyncio.Future[None]]
 
 
@@ -23,11 +28,27 @@ class Turns:
         self._left = room
         self._waiting: dict[str, list[Entry]] = {}
         self._order = itertools.count()
+        self._working: set[asyncio.Task[object]] = set()
 
     @property
     def waiting(self) -> int:
         """How many wait; those that have given up may be among them."""
         return sum(map(len, self._waiting.values()))
+
+    async def run(self, client: str, weight: int, work: Callable[[], Coroutine[None, None, T]]) -> T:
+        """Wait for a turn and work in it; the turn ends with the work, not with the patience of who waits.
+
+        Args:
+            client: whose work it is.
+            weight: at most `room`.
+            work: goes on when whoever waits for it is cancelled.
+        """
+        await self.enter(client, weight)
+        task = asyncio.create_task(work())
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        task.add_done_callback(lambda _: self.leave(weight))
+        return await asyncio.shield(task)
 
     async def enter(self, client: str, weight: int) -> None:
         """Wait for a turn; who has had it calls `leave`. A weight above `room` never gets one."""

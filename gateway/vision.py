@@ -1,59 +1,62 @@
-"""Reads and looks at images in worker threads, and only as far as is asked for."""
+"""Reads and looks at images beside the event loop, and only as far as is asked for."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+import functools
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from gateway.policy import layout
+from gateway.lookers import Lookers
 from gateway.turns import Turns
 from gateway.wire import images
-from gateway.wire.pixels import thumbnail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Executor, Future
+    from collections.abc import Callable, Coroutine
 
-    from gateway.model import LayoutGuess
-    from gateway.policy.layout import LayoutModel
+    from gateway.model import Buffer, LayoutGuess
     from gateway.wire.images import DataUrl, ImageInfo
 
 T = TypeVar("T")
+D = TypeVar("D", bound="Buffer")
 
-THREADS = 2
-# As text. Up to this, reading an image costs a millisecond or two, and a thread would get to run only after
-# many times that where the event loop is busy.
-_INLINE_BYTES = 2 * 1024 * 1024
+# Images that are looked at at a time, each by a process, and read at a time, each by a thread.
+LOOKERS = 2
+_READERS = 2
+# As text. Up to this, reading an image costs a millisecond, or five where it is made to; and a thread would
+# get to run only after many times that where the event loop is busy.
+_INLINE_BYTES = 4 * 1024 * 1024
 # What all images that are decoded at a time may take. One that needs more is not looked at.
 DECODING_BYTES = 512 * 1024 * 1024
+# What a process may take: that, and the encoded image, as it came and as it is read.
+_LOOKER_BYTES = DECODING_BYTES + 256 * 1024 * 1024
 _READING_BYTES = 1024 * 1024 * 1024
 
 
-def _readers() -> Turns:
-    return Turns(THREADS, _READING_BYTES)
-
-
-def _lookers() -> Turns:
-    return Turns(THREADS, DECODING_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
 class Vision:
-    """The layout classifier, the threads it works in, and how many seconds a request waits for them."""
+    """Who reads and looks at images, a few at a time."""
 
-    model: LayoutModel
-    workers: Executor
-    patience_s: float = 5.0
-    _reading: Turns = field(default_factory=_readers)
-    _looking: Turns = field(default_factory=_lookers)
-
-    async def guess(self, data: bytes, *, weight: int = 0, client: str = "") -> LayoutGuess | None:
-        """Return the route that an encoded image looks like; None where that cannot be told soon enough.
+    def __init__(self, patience_s: float = 5.0) -> None:
+        """Start nothing yet.
 
         Args:
-            data: the encoded image.
+            patience_s: how many seconds a request waits for it.
+        """
+        self.patience_s = patience_s
+        self._lookers = Lookers(_LOOKER_BYTES)
+        self._reading = Turns(_READERS, _READING_BYTES)
+        self._looking = Turns(LOOKERS, DECODING_BYTES)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._lookers.__aexit__()
+
+    async def guess(self, url: Buffer, *, weight: int = 0, client: str = "") -> LayoutGuess | None:
+        """Return the route that an image looks like; None where that cannot be told soon enough.
+
+        Args:
+            url: the image's data URL.
             weight: its `decoding_bytes`.
             client: who asks.
 
@@ -61,15 +64,15 @@ class Vision:
             BadImage: its pixels cannot be decoded.
         """
         until = asyncio.get_running_loop().time() + self.patience_s
-        return await self._in_time(until, client, weight, look, data, self.model)
+        return await self._in_time(until, client, weight, functools.partial(self._lookers.guess, url))
 
     async def read(
-        self, make: Callable[[bytes], DataUrl], data: bytes, *, max_pixels: int, client: str = ""
+        self, make: Callable[[D], DataUrl], data: D, *, max_pixels: int, client: str = ""
     ) -> tuple[DataUrl, ImageInfo]:
         """Read an image's header and tail.
 
         Args:
-            make: makes a data URL of `data`: parse_data_url, or as_data_url.
+            make: makes a data URL of `data`: parse_data_url, from_whole_url or as_data_url.
             data: an image or its URL.
             max_pixels: as for wire.images.inspect.
             client: who asks.
@@ -79,13 +82,10 @@ class Vision:
         """
         if len(data) <= _INLINE_BYTES:
             return _read(make, data, max_pixels)
-        await self._reading.enter(client, len(data))
-        try:
-            return await asyncio.to_thread(_read, make, data, max_pixels)
-        finally:
-            self._reading.leave(len(data))
+        work = functools.partial(asyncio.to_thread, _read, make, data, max_pixels)
+        return await self._reading.run(client, len(data), work)
 
-    async def decode(self, data: bytes, until: float, *, weight: int, client: str = "") -> None:
+    async def decode(self, data: Buffer, until: float, *, weight: int, client: str = "") -> None:
         """See whether an image in doubt is whole. Where that cannot be told in time, the engine will tell.
 
         Args:
@@ -97,42 +97,20 @@ class Vision:
         Raises:
             BadImage: its pixels cannot be decoded.
         """
-        await self._in_time(until, client, weight, thumbnail, data, layout.THUMBNAIL_SIDE)
+        await self._in_time(until, client, weight, functools.partial(self._lookers.check, data))
 
     async def _in_time(
-        self, until: float, client: str, weight: int, work: Callable[..., T], *arguments: object
+        self, until: float, client: str, weight: int, work: Callable[[], Coroutine[None, None, T]]
     ) -> T | None:
         if weight > self._looking.room:
             return None
         try:
             async with asyncio.timeout_at(until):
-                await self._looking.enter(client, weight)
-                return await asyncio.wrap_future(self._submit(weight, work, *arguments))
+                return await self._looking.run(client, weight, work)
         except TimeoutError:
             return None
 
-    def _submit(self, weight: int, work: Callable[..., T], *arguments: object) -> Future[T]:
-        """Start work whose turn it is; the turn ends with it, not with the patience of who waits for it."""
-        loop = asyncio.get_running_loop()
-        done = self.workers.submit(work, *arguments)
 
-        def leave(_: object) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._looking.leave, weight)
-
-        done.add_done_callback(leave)
-        return done
-
-
-def look(data: bytes, model: LayoutModel) -> LayoutGuess:
-    """Return the route that an encoded image looks like; blocks while it decodes.
-
-    Raises:
-        BadImage: its pixels cannot be decoded.
-    """
-    return layout.guess(thumbnail(data, layout.THUMBNAIL_SIDE), model)
-
-
-def _read(make: Callable[[bytes], DataUrl], data: bytes, max_pixels: int) -> tuple[DataUrl, ImageInfo]:
+def _read(make: Callable[[D], DataUrl], data: D, max_pixels: int) -> tuple[DataUrl, ImageInfo]:
     url = make(data)
     return url, images.inspect(url.data, max_pixels=max_pixels)

@@ -99,3 +99,44 @@ async def test_every_mix_of_work_and_giving_up_ends_with_all_places_free() -> No
     assert (inside, turns.waiting) == (0, 0)
     for _ in range(3):
         await turns.enter("d", 3)
+
+
+async def test_a_turn_ends_with_its_work_and_not_with_who_waits_for_it() -> None:
+    turns = Turns(1, 10)
+    go_on = asyncio.Event()
+    done: list[str] = []
+
+    async def work(name: str) -> str:
+        await go_on.wait()
+        done.append(name)
+        return name
+
+    first = asyncio.create_task(turns.run("a", 1, lambda: work("first")))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(turns.run("a", 1, lambda: work("second")))
+    await until(lambda: turns.waiting)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert turns.waiting == 1
+    go_on.set()
+    assert await second == "second"
+    assert done == ["first", "second"]
+
+
+async def test_work_that_fails_ends_its_turn_though_nobody_is_told() -> None:
+    turns = Turns(1, 10)
+    go_on = asyncio.Event()
+
+    async def work() -> None:
+        await go_on.wait()
+        raise ValueError
+
+    left = asyncio.create_task(turns.run("a", 1, work))
+    kept = asyncio.create_task(turns.run("b", 1, work))
+    await asyncio.sleep(0)
+    left.cancel()
+    go_on.set()
+    with pytest.raises(ValueError):  # noqa: PT011 - its own
+        await kept
+    await turns.enter("c", 10)
