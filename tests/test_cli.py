@@ -162,6 +162,29 @@ def test_serve_hands_a_valid_configuration_to_the_server(monkeypatch: pytest.Mon
     assert (config.model, path, host, port) == ("glm-ocr", Path(CONFIG), "127.0.0.1", 8123)
 
 
+def test_serve_with_several_workers_has_them_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr("gateway.logs.configure", lambda *_: None)
+    monkeypatch.setattr("gateway.workers.serve", lambda *arguments: served.append(arguments) or 3)
+    path = changed(tmp_path, "\nsorting:", "\nserver: {admin_port: 9090, replicas: 4}\nsorting:")
+    options = ["--config", str(path), "--workers", "4"]
+    assert cli.main(["serve", *options, "--port", "8123", "--log-format", "json"]) == 3
+    ((config, *rest),) = served
+    assert (config.workers, *rest) == (4, path, "127.0.0.1", 8123, ("json", "info"))
+    assert cli.main(["check", *options]) == 0
+    assert cli.main(["check", "--config", CONFIG, "--workers", "4"]) == 1
+    assert f"{CONFIG}:1: server.admin_port: is required with 4 workers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", ["0", "65", "-1", "two"])
+def test_workers_are_some(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--workers", workers])
+    assert "workers are 1 to 64" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("host", "level", "told"),
     [
