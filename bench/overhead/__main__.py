@@ -36,8 +36,9 @@ QUICK_PEERS = (DIRECT, OURS, "nginx", "fastapi-httpx")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print as it goes, and write the results."""
     options = _parser().parse_args(arguments)
-    if options.quick:
-        options.rounds, options.seconds = 1, 0.5
+    options.rounds = options.rounds or (1 if options.quick else 3)
+    options.tries = options.tries or (1 if options.quick else 3)
+    options.seconds = options.seconds or (0.5 if options.quick else 2.0)
     wanted = cases.chosen(options.cases) if options.cases else list(cases.CASES.values())
     if options.quick and not options.cases:
         wanted = [cases.CASES[name] for name in cases.QUICK]
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "runs": [],
     }
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder, _on_core(options.cores[1]):
-        bench = Bench(Path(folder), options.cores, options.seconds, tries=1 if options.quick else 3)
+        bench = Bench(Path(folder), options.cores, options.seconds, tries=options.tries)
         for number in range(options.rounds):
             for peer in peers:
                 found["runs"] += _run(peer, wanted, bench, number)
@@ -71,8 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--peers", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--cases", help=f"parts of the names of: {', '.join(cases.CASES)}")
-    parser.add_argument("--rounds", type=int, default=3, help="of which the medians count; default: 3")
-    parser.add_argument("--seconds", type=float, default=2.0, help="a measurement; default: 2")
+    parser.add_argument("--rounds", type=int, help="of which the medians count; default: 3")
+    parser.add_argument("--seconds", type=float, help="a measurement; default: 2")
+    parser.add_argument("--tries", type=int, help="while others have over a tenth of a core; default: 3")
     parser.add_argument(
         "--cores", type=_cores, default=(0, 1), help="the gateway's, and the other; default: 0,1"
     )

@@ -213,8 +213,10 @@ static void finish(struct client *c, uint64_t now)
     }
     if (c->closes || c->sent < request_bytes)       /* refused before it was complete: the rest would follow */
         reconnect(c);
-    else
+    else {
+        c->used = 1;
         begin(c);
+    }
 }
 
 static void read_head(struct client *c)
@@ -336,7 +338,6 @@ static void connected(struct client *c)
     }
     c->connecting = 0;
     begin(c);
-    c->used = 1;
 }
 
 static int ascending(const void *a, const void *b)

@@ -141,6 +141,8 @@ def _once(served: Serving, case: Case, bench: Bench) -> dict[str, Any]:
     before, after = moments
     found: dict[str, Any] = json.loads(line)
     share = machine.shares(before, after, found["client_cpu_s"])
+    if not pids:  # nothing of what is measured is on that core
+        share["gateway_foreign"] = 0.0
     return {
         **found,
         **_rates(found, after.gateway - before.gateway if pids else None),

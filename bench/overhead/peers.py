@@ -146,7 +146,7 @@ class Peer:
             cwd=self.folder,
         )
         lines = (told.stdout or told.stderr).strip().splitlines()
-        return lines[0] if lines else ""
+        return lines[0].removeprefix("nginx version: ").partition(" - ")[0] if lines else ""
 
 
 def filled(text: str, **values: str) -> str:

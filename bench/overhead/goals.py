@@ -1,0 +1,109 @@
+"""What our gateway is meant to reach beside others, and whether it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bench.overhead.peers import DIRECT, OURS
+from bench.overhead.results import markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bench.overhead.report import Figures
+
+# rival, share of its CPU time that ours may take, cases
+_CPU = (
+    ("fastapi-httpx", 0.2, ("200 kB x 32", "200 kB x 256")),
+    ("litellm", 0.05, ("200 kB x 32", "200 kB x 256")),
+    ("vllm-router", 1.4, ("200 kB x 32", "200 kB x 256")),
+    ("vllm-router", 1.0, ("1.5 MB x 32", "1.5 MB x 256")),
+)
+_PYTHON = ("asgi-aiohttp", "fastapi-aiohttp", "fastapi-httpx", "litellm")
+_ADDED_P99_MS, _FIRST_EVENT_MS, _EVENT_P99_MS = 5.0, 2.0, 50.0
+_PACED, _FEW_STREAMS, _STREAMS, _HELD = (
+    "200 kB paced x 32",
+    "200 kB stream x 32",
+    "200 kB stream x 256",
+    "1.5 MB held x 256",
+)
+_BODIES, _MORE_MB = 1.5, 150
+_MIB = 2**20
+
+
+def table(figures: Figures) -> str:
+    """Return a line for each goal that was measured: what was found, and whether it is reached."""
+    rows = [["goal", "found", "reached"]]
+    rows += [
+        row
+        for found in (_cpu(figures), _python(figures), _delays(figures), _memory(figures))
+        for row in found
+    ]
+    return markdown(rows)
+
+
+def _said(goal: str, found: str, reached: bool) -> list[str]:
+    return [goal, found, "yes" if reached else "**no**"]
+
+
+def _cpu(figures: Figures) -> list[list[str]]:
+    rows = []
+    for rival, most, names in _CPU:
+        for case in names:
+            if share := _share(figures, rival, case):
+                goal = f"CPU a request, {case}: at most {most:g} of `{rival}`'s"
+                rows.append(_said(goal, f"{share:.2g}", share <= most))
+    return rows
+
+
+def _python(figures: Figures) -> list[list[str]]:
+    shares = {
+        (rival, case): share
+        for rival in _PYTHON
+        for case in figures.cases
+        if case not in (_PACED, _HELD) and (share := _share(figures, rival, case))
+    }
+    if not shares:
+        return []
+    missed = [f"`{rival}`, {case}: {share:.2f}" for (rival, case), share in shares.items() if share >= 1]
+    found = (
+        f"less in {len(shares) - len(missed)} of {len(shares)}; " + "; ".join(missed)
+        if missed
+        else "less in all"
+    )
+    return [_said("CPU a request: less than every rival in Python, in every case", found, not missed)]
+
+
+def _share(figures: Figures, rival: str, case: str) -> float | None:
+    mine, its = figures.good(OURS, case), figures.good(rival, case)
+    return float(mine["cpu_s_per_1000"] / its["cpu_s_per_1000"]) if mine and its else None
+
+
+def _delays(figures: Figures) -> list[list[str]]:
+    rows = []
+    if added := _added(figures, _PACED, "outside_ms", "p99"):
+        goal = f"added p99, {_PACED} (the core is not full): under {_ADDED_P99_MS:g} ms"
+        rows.append(_said(goal, f"{added:.1f} ms", added < _ADDED_P99_MS))
+    if added := _added(figures, _FEW_STREAMS, "first_event_ms", "p50"):
+        goal = f"added time to the first event, {_FEW_STREAMS}: under {_FIRST_EVENT_MS:g} ms (median)"
+        rows.append(_said(goal, f"{added:.2f} ms", added < _FIRST_EVENT_MS))
+    if cell := figures.good(OURS, _STREAMS):
+        late = cell["event_delay_ms"]["p99"]
+        goal = f"{_STREAMS}: no event under way for more than {_EVENT_P99_MS:g} ms at p99"
+        rows.append(_said(goal, f"{late:.1f} ms", late <= _EVENT_P99_MS))
+    return rows
+
+
+def _added(figures: Figures, case: str, name: str, percentile: str) -> float | None:
+    mine: Mapping[str, Any] | None = figures.good(OURS, case)
+    base = figures.good(DIRECT, case)
+    return float(mine[name][percentile] - base[name][percentile]) if mine and base else None
+
+
+def _memory(figures: Figures) -> list[list[str]]:
+    cell = figures.good(OURS, _HELD)
+    if not cell:
+        return []
+    most = _BODIES * figures.sum_mib(_HELD) + _MORE_MB * 1e6 / _MIB
+    goal = f"peak memory, {_HELD}: at most {_BODIES:g} x the bodies + {_MORE_MB} MB = {most:.0f} MiB"
+    return [_said(goal, f"{cell['rss_mib']:.0f} MiB", cell["rss_mib"] <= most)]
