@@ -257,11 +257,13 @@ class Connection(asyncio.Protocol):
     # --- inside
 
     async def _change(self, end: float) -> None:
-        """Wait until something has changed.
+        """Wait until something has changed; what comes without an end does not put the end off.
 
         One timer serves all waits: it is set anew only where it would come too late, and looks again where it
         comes too early. asyncio's timeout would take TIMERLEVER.
         """
+        if self._loop.time() >= end:
+            raise TimeoutError
         self._end = end
         if end < self._timer_at:
             if self._timer:

@@ -140,7 +140,7 @@ _EXPECTED: dict[str, Mapping[Point, str]] = {
     "two-answers": _ANSWERED,
     "late-answer": _ANSWERED,
     "204": _GARBAGE,
-    "304": _GARBAGE,
+    "304": _always("strange status"),
     "302": _always("strange status"),
     **{code: _always(f"refused {code}") for code in ("400", "404", "422", "429")},
     "401": _always("wrong key"),
