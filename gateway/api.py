@@ -16,9 +16,10 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 import gateway
-from gateway.auth import Guard, unknown_endpoint
+from gateway.auth import unknown_endpoint
 from gateway.dispatch import Call
-from gateway.errors import BodyTooLarge, ClientLeft, GatewayError
+from gateway.errors import ClientLeft, GatewayError
+from gateway.protocol import CYCLE, too_large
 from gateway.status import report
 from gateway.wire import openai, trace_context
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from gateway.dispatch import Dispatcher
     from gateway.memory import Held
     from gateway.metrics import Metrics
+    from gateway.protocol import Cycle
     from gateway.state import State
 
 log = logging.getLogger(__name__)
@@ -50,16 +52,16 @@ _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 def create_api(
     state: State,
     metrics: Metrics,
-    dispatcher: Callable[[], Dispatcher],
+    completions: Mapping[str, Completions],
     running: Callable[[], AbstractAsyncContextManager[None]],
     created: int,
 ) -> FastAPI:
-    """Build the HTTP application.
+    """Build the pages, and the whole application's start and stop.
 
     Args:
         state: the engines, and the configuration served.
         metrics: what /metrics shows.
-        dispatcher: returns what answers completions, once the application runs.
+        completions: the endpoints of completions by path; see Front.
         running: entered while the application runs.
         created: when the model came up, in seconds since 1970, as /v1/models tells it.
     """
@@ -80,10 +82,8 @@ def create_api(
         telemetry=_NO_TELEMETRY,
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
     )
-    api.add_middleware(Guard, state=state, metrics=metrics, routes=api.router.routes)
-    api.add_middleware(Headers, state=state)  # the last is the first to see a request
-    for path in COMPLETIONS:
-        api.router.routes.append(Route(path, Completions(path, state, dispatcher), methods=["POST"]))
+    for path, endpoint in completions.items():  # for the refusal of other methods
+        api.router.routes.append(Route(path, endpoint, methods=["POST"]))
 
     @api.get("/health")
     async def health() -> dict[str, str]:
@@ -108,7 +108,7 @@ def create_api(
     @api.get("/metrics")
     async def metrics_page(request: Request) -> Response:
         """Prometheus metrics."""
-        page, content_type = metrics.page(request.headers.get("accept", ""))
+        page, content_type = await metrics.page(request.headers.get("accept", ""))
         return Response(page, headers={"content-type": content_type})
 
     @api.get("/v1/models")
@@ -163,8 +163,24 @@ class Headers:
         await self._app(scope, receive, send_with_id)
 
 
+class Front:
+    """The application as the server sees it: completions go past FastAPI's layers, everything else through.
+
+    FastAPI's own take 60 us of each request.
+    """
+
+    def __init__(self, api: FastAPI, completions: Mapping[str, Completions]) -> None:
+        self._api = api
+        self._completions = completions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        endpoint = self._completions.get(scope.get("path", "")) if scope.get("method") == "POST" else None
+        await (endpoint or self._api)(scope, receive, send)
+
+
 class Completions:
-    """A completion endpoint as plain ASGI: FastAPI's request handling would cost more than the proxying."""
+    """A completion endpoint as plain ASGI, but for the body and the client's leaving: see protocol.Cycle."""
 
     def __init__(self, path: str, state: State, dispatcher: Callable[[], Dispatcher]) -> None:
         self._path = path
@@ -173,7 +189,7 @@ class Completions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; the client's leaving cancels it."""
-        exchange = _Exchange(scope, receive, send)
+        exchange = _Exchange(scope, send)
         key = scope["state"].get("key", "")
         call = Call(
             path=self._path,
@@ -205,16 +221,14 @@ class Completions:
 
 
 class _Exchange:
-    """One request and its answer on ASGI's receive and send."""
+    """One request and its answer."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send) -> None:
         announced = _header(scope, b"content-length") or "0"
         self._announced = int(announced) if _LENGTH.fullmatch(announced) else 0
-        self._receive = receive
+        self._cycle: Cycle = scope["extensions"][CYCLE]
         self._send = send
-        self._watcher: asyncio.Task[None] | None = None
         self._started = False
-        self._over = False
         self.client_left = False
 
     async def read(self, limit: int, held: Held) -> bytes:
@@ -230,22 +244,18 @@ class _Exchange:
             ClientLeft: the client left before the end.
         """
         if self._announced > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         held.expect(self._announced)
-        body = bytearray()  # not a list: a part of two bytes would cost thirty times what is counted
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientLeft
-            chunk = message.get("body", b"")
-            if len(body) + len(chunk) > limit:
-                raise _too_large(limit)
-            held.add(len(chunk))
-            body += chunk
-            if not message.get("more_body"):
-                break
-        self._watcher = asyncio.create_task(self._watch(asyncio.current_task()))
-        return bytes(body)
+        body = await self._cycle.whole(limit, held.add)
+        task = asyncio.current_task()
+
+        def leave() -> None:
+            if task:
+                self.client_left = True
+                task.cancel()
+
+        self._cycle.on_left = leave
+        return body
 
     async def answer(self, reply: Reply, headers: Mapping[str, str]) -> None:
         """Send a reply as it comes.
@@ -253,12 +263,16 @@ class _Exchange:
         Raises:
             ClientLeft: the client stopped reading; it must not hold an engine's place for ever.
         """
-        extra = _STREAM_HEADERS if reply.length is None else {"content-length": str(reply.length)}
+        headers = {"content-type": reply.content_type, **headers}
         if reply.retry_after:
-            extra = {**extra, "retry-after": reply.retry_after}
+            headers["retry-after"] = reply.retry_after
+        if reply.whole is not None:
+            await self._start(reply.status, {"content-length": str(len(reply.whole)), **headers})
+            await self._end(reply.whole)
+            return
         try:
             async with asyncio.timeout_at(reply.deadline + 1):
-                await self._start(reply.status, {"content-type": reply.content_type, **extra, **headers})
+                await self._start(reply.status, {**_STREAM_HEADERS, **headers})
                 async for chunk in reply.chunks:
                     await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
                 await self._end(b"")
@@ -281,31 +295,16 @@ class _Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _end(self, body: bytes) -> None:
-        self._over = True
+        self.close()
         await self._send({"type": "http.response.body", "body": body})
 
     def close(self) -> None:
-        """Stop watching."""
-        self._over = True
-        if self._watcher:
-            self._watcher.cancel()
-
-    async def _watch(self, task: asyncio.Task[Any] | None) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        if not self._over and task:
-            self.client_left = True
-            task.cancel()
+        """Let the client leave."""
+        self._cycle.on_left = None
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
-
-
-def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(
-        f"the body is over the limit of {limit:,} bytes (limits.body_bytes)", code="body_too_large"
-    )
 
 
 def _respond(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:

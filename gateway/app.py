@@ -9,11 +9,11 @@ import logging
 import os
 import random
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from gateway.api import create_api
+from gateway.api import COMPLETIONS, Completions, Front, Headers, create_api
+from gateway.auth import Guard
 from gateway.client import EngineClient
 from gateway.config import EMBEDDED
 from gateway.discovery import Discovery
@@ -25,20 +25,20 @@ from gateway.fleet import Fleet
 from gateway.intake import Intake
 from gateway.machine import memory_bytes
 from gateway.metrics import Metrics
-from gateway.policy.layout import LayoutModel
 from gateway.policy.memory import default_limit
 from gateway.poller import Poller
 from gateway.reload import Reloader
 from gateway.state import State
-from gateway.vision import THREADS, Vision
+from gateway.vision import Vision
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
 
-    from fastapi import FastAPI
+    from starlette.types import ASGIApp
 
     from gateway.config import Config
+    from gateway.engines.supervisor import Keeper
     from gateway.model import Engine
     from gateway.protocol import Connections
     from gateway.tracing import Tracing
@@ -51,17 +51,24 @@ _PATIENCE_S = 0.5
 
 
 class Gateway:
-    """One gateway; `api` is its ASGI application, which starts and stops the rest."""
+    """One gateway.
 
-    def __init__(self, config: Config, path: Path | None = None) -> None:
+    Attributes:
+        state: the engines, and the configuration served.
+        application: what its server serves, over gateway.protocol; it starts and stops the rest.
+        api: the part that FastAPI has of that.
+    """
+
+    def __init__(self, config: Config, path: Path | None = None, supervisor: Keeper | None = None) -> None:
         """Compose it.
 
         Args:
             config: valid, and safe to serve.
             path: the file it came from, watched for changes; None where there is none.
+            supervisor: keeps the embedded engine, where that is not left to the gateway.
         """
         self._rng = random.Random()
-        self._supervisor: Supervisor | None = None
+        self._supervisor = supervisor
         self._discovery = Discovery(config, self._addresses_changed, self._rng)
         fleet = Fleet.of(config)
         self.state = State(
@@ -70,20 +77,21 @@ class Gateway:
             time.monotonic,
             self._rng,
             self._discovery.pending(),
-            default_limit(memory_bytes()),
+            default_limit(memory_bytes() // config.workers),
         )
         self._metrics = Metrics(self.state)
         self._reloader = Reloader(path, config, self.reload, self._count_reload) if path else None
         self._dispatcher: Dispatcher | None = None
         self._tracing = _tracing()
         self._supervising: asyncio.Task[None] | None = None
-        self.api: FastAPI = create_api(
-            self.state, self._metrics, self._running_dispatcher, self._running, int(time.time())
-        )
+        completions = {path: Completions(path, self.state, self._running_dispatcher) for path in COMPLETIONS}
+        self.api = create_api(self.state, self._metrics, completions, self._running, int(time.time()))
+        guard = Guard(Front(self.api, completions), self.state, self._metrics, self.api.routes)
+        self.application: ASGIApp = Headers(guard, self.state)
         _tell(fleet)
 
     @property
-    def supervisor(self) -> Supervisor | None:
+    def supervisor(self) -> Keeper | None:
         """Who keeps the embedded engine running, where it is configured."""
         return self._supervisor
 
@@ -93,12 +101,9 @@ class Gateway:
         Raises:
             ConfigError: it cannot be served here, or would let everybody in; nothing has changed.
         """
-        require_embedded(config)
-        fleet = await asyncio.to_thread(Fleet.of, config)
         before = self.state.fleet.config
-        if before.auth.keys_file and not config.auth.keys_file:
-            # Half a file may still be a whole configuration.
-            raise ConfigError(["auth.keys_file: keys are taken away by a restart only; they hold on"])
+        check_change(before, config)
+        fleet = await asyncio.to_thread(Fleet.of, config)
         if config.server.admin_port != before.server.admin_port:
             log.warning("server.admin_port has changed: it takes effect when the gateway is started again")
         renamed = config.model != before.model
@@ -144,29 +149,28 @@ class Gateway:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        with ThreadPoolExecutor(THREADS, "vision") as workers:
-            fetcher = ImageFetcher(lambda: self.state.fleet.config.remote_images)
-            async with EngineClient() as client, fetcher:
-                intake = Intake(vision := Vision(layout_model(), workers), fetcher)
-                self._dispatcher = Dispatcher(
-                    self.state, client, self._metrics, vision, intake, self._tracing
-                )
-                poller = Poller(self.state, client, time.monotonic, self._rng, on_hung=self._restart)
-                runs = [poller.run(), self._discovery.run()]
-                if self._reloader:
-                    runs.append(self._reloader.run())
-                self._supervise()
-                async with background(*runs):
-                    yield
-                if self._supervising:
-                    self._supervising.cancel()
-                    await asyncio.gather(self._supervising, return_exceptions=True)
+        fetcher = ImageFetcher(lambda: self.state.fleet.config.remote_images)
+        async with EngineClient() as client, fetcher, Vision() as vision:
+            intake = Intake(vision, fetcher)
+            self._dispatcher = Dispatcher(self.state, client, self._metrics, vision, intake, self._tracing)
+            poller = Poller(self.state, client, time.monotonic, self._rng, on_hung=self._restart)
+            runs = [poller.run(), self._discovery.run()]
+            if self._reloader:
+                runs.append(self._reloader.run())
+            self._supervise()
+            async with background(*runs):
+                yield
+            if self._supervising:
+                self._supervising.cancel()
+                await asyncio.gather(self._supervising, return_exceptions=True)
         if self._tracing:
             await self._tracing.close()
 
     def _engines(self, config: Config) -> tuple[Engine, ...]:
-        if self._supervisor is None and _wants_embedded(config):
-            self._supervisor = Supervisor(self._embedded_command, self._embedded_died)
+        if self._supervisor is None and wants_embedded(config):
+            self._supervisor = Supervisor(
+                lambda fd: embedded_command(fd, self.state.fleet.config), self._embedded_died
+            )
         return self._discovery.engines(self._supervisor.url if self._supervisor else None)
 
     def _addresses_changed(self) -> None:
@@ -179,10 +183,6 @@ class Gateway:
         if self._supervisor and self._supervising is None:
             self._supervising = asyncio.create_task(self._supervisor.run())
             self._supervising.add_done_callback(report_failure)
-
-    def _embedded_command(self, fd: int) -> list[str]:
-        options = ["--fd", str(fd), "--model", self.state.fleet.config.model, "--exit-with-stdin"]
-        return ["-m", "gateway.engines.embedded", *options]
 
     def _restart(self, engine: Engine) -> None:
         if engine.name == EMBEDDED and self._supervisor:
@@ -199,7 +199,7 @@ def require_embedded(config: Config) -> None:
     Raises:
         ConfigError: its packages are missing.
     """
-    if _wants_embedded(config) and importlib.util.find_spec("rapidocr") is None:
+    if wants_embedded(config) and importlib.util.find_spec("rapidocr") is None:
         raise ConfigError(["the embedded engine needs: pip install 'ocr-gateway[embedded]'"])
 
 
@@ -223,7 +223,26 @@ def _tracing() -> Tracing | None:
     return Tracing.to_collector()
 
 
-def _wants_embedded(config: Config) -> bool:
+def check_change(before: Config, after: Config) -> None:
+    """Check that a configuration may take another's place while it is served.
+
+    Raises:
+        ConfigError: it cannot be served here, or would let everybody in.
+    """
+    require_embedded(after)
+    if before.auth.keys_file and not after.auth.keys_file:
+        # Half a file may still be a whole configuration.
+        raise ConfigError(["auth.keys_file: keys are taken away by a restart only; they hold on"])
+
+
+def embedded_command(fd: int, config: Config) -> list[str]:
+    """Return what follows the Python interpreter for the embedded engine, on a socket that listens."""
+    options = ["--fd", str(fd), "--model", config.model, "--exit-with-stdin"]
+    return ["-m", "gateway.engines.embedded", *options]
+
+
+def wants_embedded(config: Config) -> bool:
+    """Whether a configuration has the embedded engine."""
     return any(EMBEDDED in pool.engines for pool in config.pools.values())
 
 
@@ -250,10 +269,3 @@ def report_failure(task: asyncio.Task[None]) -> None:
     """Say in the log that a task failed: a callback for tasks nobody waits for."""
     if not task.cancelled() and (error := task.exception()):
         log.critical("a background task failed", exc_info=error)
-
-
-def layout_model() -> LayoutModel:
-    """Load the layout classifier that ships with the package."""
-    return LayoutModel.from_bytes(
-        importlib.resources.files("gateway").joinpath("data/layout.npz").read_bytes()
-    )

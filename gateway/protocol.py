@@ -12,7 +12,14 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway.errors import GatewayError, HeadersTooLarge, RequestTimeout, Unavailable
+from gateway.errors import (
+    BodyTooLarge,
+    ClientLeft,
+    GatewayError,
+    HeadersTooLarge,
+    RequestTimeout,
+    Unavailable,
+)
 from gateway.policy.connections import ADMIN_CONNECTIONS, heads_in_parts, overdue
 from gateway.unread import has_unread
 from gateway.wire import head
@@ -22,13 +29,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from uvicorn import Config
-    from uvicorn._types import ASGIReceiveEvent
+    from uvicorn._types import ASGI3Application, ASGIReceiveEvent
 
     from gateway.config.schema import Limits
 
 log = logging.getLogger(__name__)
 
+# Where a scope's `extensions` have the request's Cycle.
+CYCLE = "ocr_gateway.cycle"
+
 _HEADERS = 100
+_PART_BYTES = 16 * 1024
 _TARGET_BYTES = 8192
 # What framing may cost beside a body: chunks of one byte need five more each.
 _FRAMING = 8
@@ -161,7 +172,7 @@ class Protocol(HttpToolsProtocol):
     """
 
     server_state: Connections
-    cycle: _Cycle
+    cycle: Cycle
 
     def __init__(
         self,
@@ -198,6 +209,8 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
+        if self._unfinished() and self.cycle.on_left:
+            self.cycle.on_left()
         super().connection_lost(exc)
         self._all.places[self.admin] -= self.placed
         self._held.pop(self, None)
@@ -247,7 +260,7 @@ class Protocol(HttpToolsProtocol):
             return
         self._head += len(name) + len(value) + 4
         if self._head > self._header_bytes or len(self.headers) >= _HEADERS:
-            raise _too_large(self._header_bytes)
+            raise _head_too_large(self._header_bytes)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -271,7 +284,7 @@ class Protocol(HttpToolsProtocol):
             "query_string": httptools.parse_url(self.url).query or b"",
         }
         self.scope["state"]["admin"] = self.admin
-        self.cycle = _Cycle(
+        self.cycle = Cycle(
             scope=self.scope,
             transport=self._output,
             flow=self.flow,
@@ -284,12 +297,16 @@ class Protocol(HttpToolsProtocol):
             keep_alive=False,  # an answer to half a request is the connection's last
             on_response=self.on_response_complete,
         )
+        self.scope["extensions"] = cast("dict[str, dict[object, object]]", {CYCLE: self.cycle})
         self._start_asgi_task(self.cycle, self.app)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
         self._body += len(body)
-        super().on_body(body)
+        if self.cycle.keep is None:
+            super().on_body(body)
+        else:
+            self.cycle.take(body)
 
     def on_message_complete(self) -> None:
         """Note that the request is complete."""
@@ -405,7 +422,7 @@ class Protocol(HttpToolsProtocol):
     def _check_size(self) -> None:
         if self._held is self._all.heads:
             if self._raw > self._header_bytes:
-                raise _too_large(self._header_bytes)
+                raise _head_too_large(self._header_bytes)
         elif self._raw > 2 * self._header_bytes + (1 + _FRAMING) * self._body:
             raise head.bad_http("too much beside the body")
 
@@ -431,10 +448,32 @@ class Protocol(HttpToolsProtocol):
         self.data_received(head.without_upgrade(version, method, self.url, self.headers) + rest)
 
 
-class _Cycle(RequestResponseCycle):
-    """A request and its answer; `fault` is what was found wrong while its body came."""
+class Cycle(RequestResponseCycle):
+    """A request and its answer.
+
+    Whoever serves it may take its body in one piece, and be called when the client leaves, which costs far
+    less than ASGI's messages and somebody who waits for them. It finds it under CYCLE in the scope's
+    `extensions`.
+
+    Attributes:
+        fault: what was found wrong while its body came.
+        keep: hears of the bytes of each part of the body that is about to be kept; what it raises ends it.
+        on_left: called if the connection is lost before the answer is complete.
+    """
 
     fault: GatewayError | None = None
+    keep: Callable[[int], None] | None = None
+    on_left: Callable[[], None] | None = None
+    _limit = 0
+    _length = 0
+
+    async def run_asgi(self, app: ASGI3Application) -> None:
+        """Serve it, and free it at once."""
+        try:
+            await super().run_asgi(app)
+        finally:
+            self.scope["extensions"].clear()
+            self.keep = self.on_left = None
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return what has come.
@@ -446,6 +485,54 @@ class _Cycle(RequestResponseCycle):
         if self.fault and self.more_body:
             raise self.fault
         return message
+
+    async def whole(self, limit: int, keep: Callable[[int], None]) -> bytes:
+        """Return the body once all of it is there.
+
+        Args:
+            limit: the most bytes it may have.
+            keep: see Attributes.
+
+        Raises:
+            BodyTooLarge: it has more.
+            ClientLeft: the client left before.
+            GatewayError: what is wrong with the rest of it, or what `keep` raises.
+        """
+        self._limit, self.keep = limit, keep
+        self._parts: list[bytes | bytearray] = []
+        early, self.body = self.body, bytearray()
+        self.take(early)
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        self.flow.resume_reading()
+        while self.more_body and not (self.fault or self.disconnected):
+            self.message_event.clear()
+            await self.message_event.wait()
+        parts, self._parts = self._parts, []
+        if self.more_body or self.disconnected:
+            raise self.fault or ClientLeft
+        return b"".join(parts)
+
+    def take(self, data: bytes | bytearray) -> None:
+        """Keep a part of the body.
+
+        Raises:
+            BodyTooLarge: it is over the limit.
+            GatewayError: what `keep` raises.
+        """
+        self._length += len(data)
+        if self._length > self._limit:
+            raise too_large(self._limit)
+        if self.keep:
+            self.keep(len(data))
+        # A list of parts is joined once; but one of two bytes would cost thirty times what is counted.
+        if len(data) >= _PART_BYTES:
+            self._parts.append(data)
+        elif self._parts and isinstance(self._parts[-1], bytearray):
+            self._parts[-1] += data
+        else:
+            self._parts.append(bytearray(data))
 
 
 class _Output:
@@ -476,7 +563,14 @@ def _before(held: dict[Protocol, float], end: float) -> list[Protocol]:
     return found
 
 
-def _too_large(limit: int) -> HeadersTooLarge:
+def too_large(limit: int) -> BodyTooLarge:
+    """Return the refusal of a body over the limit."""
+    return BodyTooLarge(
+        f"the body is over the limit of {limit:,} bytes (limits.body_bytes)", code="body_too_large"
+    )
+
+
+def _head_too_large(limit: int) -> HeadersTooLarge:
     return HeadersTooLarge(
         f"the headers are over the limit of {limit:,} bytes (limits.header_bytes), or more than {_HEADERS}",
         code="headers_too_large",

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 # What is left of connections once the last request has been answered: the end of its sending.
 _LAST_BYTES_S = 5
 _OPEN_FILES = 65536
-_BACKLOG = 2048
+BACKLOG = 2048
 _LOOK_TICKS, _RETURN_TICKS = 5, 600  # of uvicorn's, which are 0.1 s
 
 
@@ -49,17 +49,21 @@ class Server(uvicorn.Server):
 
     server_state: Connections
 
-    def __init__(self, gateway: Gateway, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, gateway: Gateway, host: str = "127.0.0.1", port: int = 0, *, worker: int = 0
+    ) -> None:
         """Make one; `serve` or `run` start it.
 
         Args:
             gateway: what is served.
             host: on which both ports are.
             port: 0 for a free one.
+            worker: its number among several, each of which has an admin port of its own.
         """
         super().__init__(_settings(gateway, host, port))
         self._gateway = gateway
-        self._admin_port = gateway.state.fleet.config.server.admin_port
+        first = gateway.state.fleet.config.server.admin_port
+        self._admin_port = None if first is None else first + worker
         self._stopping: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.server_state = Connections(lambda: gateway.state.fleet.config.limits, self.capacity)
@@ -109,7 +113,7 @@ class Server(uvicorn.Server):
             Protocol, self.config, self.server_state, self.lifespan.state, _loop=loop, admin=True
         )
         try:
-            self.servers.append(await loop.create_server(accept, self.config.host, port, backlog=_BACKLOG))
+            self.servers.append(await loop.create_server(accept, self.config.host, port, backlog=BACKLOG))
         except OSError as error:
             log.error("the admin port %d cannot be opened: %s", port, error)
             await self.shutdown()
@@ -138,15 +142,20 @@ class Server(uvicorn.Server):
 
 def serve(config: Config, path: Path, host: str, port: int) -> None:
     """Serve until SIGTERM (linger, refuse, drain: `server` in the configuration) or SIGINT (no linger)."""
+    prepare()
+    Server(Gateway(config, path), host, port).run()
+
+
+def prepare() -> None:
+    """Set what a process that serves needs of the system."""
     allow_many_connections()
     keep_memory()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core holds keys and documents
-    Server(Gateway(config, path), host, port).run()
 
 
 def _settings(gateway: Gateway, host: str, port: int) -> uvicorn.Config:
     return uvicorn.Config(
-        gateway.api,
+        gateway.application,
         host=host,
         port=port,
         loop="uvloop",
@@ -157,7 +166,7 @@ def _settings(gateway: Gateway, host: str, port: int) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,  # a connection's own client is what tells it from others
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
         timeout_graceful_shutdown=_LAST_BYTES_S,
     )
 

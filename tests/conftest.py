@@ -18,7 +18,7 @@ from hypothesis import settings
 from bench.serving import Served, serve
 from gateway.app import Gateway
 from gateway.config import parse
-from tests.support import CONFIG, FakeEngine, served, until
+from tests.support import CONFIG, FakeEngine, served, serving, until
 
 # Timing decides no test.
 settings.register_profile("untimed", deadline=None)
@@ -107,7 +107,7 @@ async def fleet(count: int = 2, settings: str = "", **pool: Any) -> AsyncIterato
             **yaml.safe_load(settings or "{}"),
         }
         gateway = Gateway(parse(yaml.safe_dump(values), "routes.yaml", Path(), {}))
-        url = await stack.enter_async_context(served(gateway.api))
+        url = await stack.enter_async_context(serving(gateway))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=30))
         await until(lambda: all(status.view.up for status in gateway.state.snapshot().engines))
         yield Fleeting(gateway, http, engines)
@@ -119,7 +119,7 @@ async def running() -> AsyncIterator[Running]:
     async with served(plain) as plain_url, served(deep) as deep_url:
         text = CONFIG.replace("ENGINE", plain_url).replace("OTHER", deep_url)
         gateway = Gateway(parse(text, "routes.yaml", Path(), {}))
-        async with served(gateway.api) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with serving(gateway) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
             await until(lambda: all(status.view.up for status in gateway.state.snapshot().engines))
             yield Running(gateway, http, url, plain, deep)
 

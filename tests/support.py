@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from PIL import Image, ImageDraw, ImageFont
 
+from gateway.server import Server
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from gateway.app import Gateway
 
 CONFIG = """
 model: glm-ocr
@@ -92,11 +96,22 @@ async def until(condition: Callable[[], object], within_s: float = 10) -> None:
 @contextlib.asynccontextmanager
 async def served(app: Any) -> AsyncIterator[str]:
     """Serve an ASGI application on a free loopback port; yield its base URL."""
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="auto")
+    async with _started(uvicorn.Server(config)) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def serving(gateway: Gateway) -> AsyncIterator[str]:
+    """Serve a gateway with its own server on a free loopback port; yield its base URL."""
+    async with _started(Server(gateway)) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def _started(server: uvicorn.Server) -> AsyncIterator[str]:
+    server.config.timeout_graceful_shutdown = 1
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="auto", timeout_graceful_shutdown=1
-        )
-        server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listener]))
         try:
             await until(lambda: server.started or serving.done())

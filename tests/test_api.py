@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import tracemalloc
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -15,8 +13,7 @@ from starlette.routing import Route
 
 import gateway
 from gateway import errors
-from gateway.api import Headers, _Exchange
-from gateway.memory import Memory
+from gateway.api import Headers
 from tests.support import chat, chunk, until
 
 if TYPE_CHECKING:
@@ -224,25 +221,3 @@ def test_whatever_id_comes_a_sane_one_goes(given_ids: list[bytes]) -> None:
     (told,) = [value for name, value in sent[0]["headers"] if name == b"x-request-id"]
     assert re.fullmatch(rb"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", told)
     assert told in given_ids or len(told) == 32
-
-
-async def test_a_body_in_pieces_of_two_bytes_takes_no_more_memory_than_is_counted() -> None:
-    pieces = 5000
-    left = pieces
-
-    async def receive() -> Any:
-        nonlocal left
-        left -= 1
-        return {"type": "http.request", "body": left.to_bytes(2, "big"), "more_body": left > 0}
-
-    exchange = _Exchange({"headers": []}, receive, AsyncMock())
-    held = Memory(10 * pieces).hold("")
-    tracemalloc.start()
-    try:
-        body = await exchange.read(10 * pieces, held)
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-        exchange.close()
-    assert len(body) == held.size == 2 * pieces
-    assert most < 8 * held.size

@@ -33,7 +33,7 @@ from tests.support import (
     hang,
     picture,
     png,
-    served,
+    serving,
     until,
 )
 
@@ -291,7 +291,7 @@ async def test_an_engine_that_cannot_be_reached_is_taken_out_at_once() -> None:
         closed.bind(("127.0.0.1", 0))
         name = f"127.0.0.1:{closed.getsockname()[1]}"
         gateway = Gateway(parse(text.replace("URL", f"http://{name}"), "f", Path(), {}))
-        async with served(gateway.api) as url, httpx.AsyncClient(base_url=url) as http:
+        async with serving(gateway) as url, httpx.AsyncClient(base_url=url) as http:
             await until(lambda: gateway.state.choose("text").reason is Fitness.DOWN)
             gateway.state.mark(name, up=True)
             replies = [await http.post(CHAT, json=chat(model="m")) for _ in range(2)]

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import socket
+import tracemalloc
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +21,14 @@ from hypothesis import strategies as st
 
 from gateway.app import Gateway
 from gateway.config import parse
-from gateway.errors import GatewayError
-from gateway.protocol import Connections, Protocol
+from gateway.errors import ClientLeft, GatewayError
+from gateway.protocol import CYCLE, Connections, Cycle, Protocol
 from gateway.server import Server
 from tests.support import FakeEngine, answer, chat, chunk, completion, hang, served, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    import random
+    from collections.abc import AsyncIterator, Iterator
 
     from gateway.config import Config
 
@@ -43,6 +45,7 @@ server: {linger_s: 0, drain_s: 5}
 limits: LIMITS
 """
 SMALL = json.dumps(chat(image=None)).encode()
+LIMIT = 50_000
 
 
 @dataclass
@@ -974,18 +977,31 @@ async def _reads(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body"})
 
 
-async def fed(pieces: list[bytes]) -> tuple[bytes, bool]:
+async def _takes(scope: Any, receive: Any, send: Any) -> None:
+    """An application that takes a body of at most LIMIT bytes in one piece, and answers with it."""
+    try:
+        body, status = await scope["extensions"][CYCLE].whole(LIMIT, lambda _: None), 200
+    except GatewayError as error:
+        body, status = b"", error.status
+    except ClientLeft:
+        return
+    length = b"%d" % len(body)
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", length)]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def fed(pieces: list[bytes], app: Any = _reads) -> tuple[bytes, bool]:
     """What a connection answers to pieces, and whether it is over once time has passed."""
     here, there = socket.socketpair()
     with here, there:
-        return await _feed(pieces, Wire(here))
+        return await _feed(pieces, Wire(here), app)
 
 
-async def _feed(pieces: list[bytes], wire: Wire) -> tuple[bytes, bool]:
+async def _feed(pieces: list[bytes], wire: Wire, app: Any) -> tuple[bytes, bool]:
     clock = Clock()
     limits = parse(CONFIG.replace("ENGINE", "http://x:1").replace("LIMITS", "{}"), "f", Path(), {}).limits
     connections = Connections(lambda: limits, lambda: 100, clock)
-    protocol = Protocol(uvicorn.Config(_reads, log_config=None, ws="none"), connections, {})
+    protocol = Protocol(uvicorn.Config(app, log_config=None, ws="none"), connections, {})
     protocol.connection_made(wire)  # type: ignore[arg-type]
     for piece in pieces:
         if not wire.closing:
@@ -1005,9 +1021,11 @@ async def _feed(pieces: list[bytes], wire: Wire) -> tuple[bytes, bool]:
     return wire.sent, wire.closing
 
 
-@given(st.lists(st.binary(max_size=20) | st.sampled_from(PIECES), max_size=12))
-async def test_whatever_comes_is_answered_or_ended(pieces: list[bytes]) -> None:
-    sent, over = await fed(pieces)
+@given(
+    st.lists(st.binary(max_size=20) | st.sampled_from(PIECES), max_size=12), st.sampled_from([_reads, _takes])
+)
+async def test_whatever_comes_is_answered_or_ended(pieces: list[bytes], app: Any) -> None:
+    sent, over = await fed(pieces, app)
     assert over
     assert sent == b"" or sent.startswith(b"HTTP/1.1 ")
     assert sent.count(b"HTTP/1.1 ") == sent.count(b"\r\n\r\n")
@@ -1021,3 +1039,54 @@ async def test_how_a_request_is_cut_changes_nothing(cuts: list[int]) -> None:
     sent, _ = await fed(pieces)
     assert sent.startswith(b"HTTP/1.1 200 ")
     assert b"close" not in sent
+
+
+@given(st.binary(max_size=LIMIT), st.booleans(), st.randoms())
+async def test_a_body_taken_in_one_piece_is_what_was_sent_however_it_is_cut(
+    body: bytes, chunked: bool, rng: random.Random
+) -> None:
+    def cut(data: bytes, most: int) -> Iterator[bytes]:
+        while data:
+            size = rng.randint(1, rng.choice([3, most]))
+            yield data[:size]
+            data = data[size:]
+
+    body *= rng.choice([1, LIMIT // max(len(body), 1)])
+    framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(body)
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in cut(body, LIMIT)) + b"0\r\n\r\n"
+    sent, _ = await fed(
+        [*cut(b"POST / HTTP/1.1\r\nhost: x\r\n%b\r\n\r\n" % framing + (framed if chunked else body), LIMIT)],
+        _takes,
+    )
+    assert sent.startswith(b"HTTP/1.1 200 ")
+    assert sent.partition(b"\r\n\r\n")[2] == body
+
+
+@pytest.mark.parametrize("piece", [1, 1000, LIMIT])
+async def test_of_a_body_over_the_limit_no_more_is_kept(piece: int) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    chunk = b"%x\r\n%b\r\n" % (piece, bytes(piece))
+    sent, over = await fed([head, *[chunk] * (LIMIT // piece + 3)], _takes)
+    assert sent.startswith(b"HTTP/1.1 413 ")
+    assert over
+
+
+async def test_a_body_taken_in_one_piece_that_stops_coming_is_refused_in_time() -> None:
+    sent, over = await fed([b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf"], _takes)
+    assert sent.startswith(b"HTTP/1.1 408 ")
+    assert over
+
+
+async def test_a_body_in_pieces_of_two_bytes_takes_no_more_memory_than_is_counted() -> None:
+    pieces = 5000
+    cycle = Cycle.__new__(Cycle)
+    cycle._parts, cycle._limit = [], 10 * pieces
+    tracemalloc.start()
+    try:
+        for number in range(pieces):
+            cycle.take(number.to_bytes(2, "big"))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert b"".join(cycle._parts) == b"".join(number.to_bytes(2, "big") for number in range(pieces))
+    assert most < 8 * 2 * pieces

@@ -33,7 +33,19 @@ from gateway.logs import _Formatter
 from gateway.tracing import Tracing
 from gateway.wire.vllm import speculative_object
 from tests.conftest import fleet
-from tests.support import CONFIG, FakeEngine, _Sender, answer, chat, chunk, completion, hang, served, until
+from tests.support import (
+    CONFIG,
+    FakeEngine,
+    _Sender,
+    answer,
+    chat,
+    chunk,
+    completion,
+    hang,
+    served,
+    serving,
+    until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -338,13 +350,13 @@ import httpx
 from pathlib import Path
 from gateway.app import Gateway
 from gateway.config import parse
-from tests.support import CONFIG, FakeEngine, chat, served, until
+from tests.support import CONFIG, FakeEngine, chat, served, serving, until
 
 async def main():
     async with served(FakeEngine()) as engine:
         text = CONFIG.replace("ENGINE", engine).replace("OTHER", "http://127.0.0.1:1")
         gateway = Gateway(parse(text, "routes.yaml", Path(), {}))
-        async with served(gateway.api) as url, httpx.AsyncClient(base_url=url) as http:
+        async with serving(gateway) as url, httpx.AsyncClient(base_url=url) as http:
             await until(lambda: any(one.view.up for one in gateway.state.snapshot().engines))
             print((await http.post("/v1/chat/completions", json=chat())).status_code)
     # FastAPI loads the bare interface.
@@ -442,7 +454,7 @@ async def test_spans_reach_a_collector_at_the_latest_when_the_gateway_stops(
         for variable, value in variables.items():
             monkeypatch.setenv(variable, value)
         gateway = gateway_of_one(engine_url)
-        async with served(gateway.api) as url, httpx.AsyncClient(base_url=url) as http:
+        async with serving(gateway) as url, httpx.AsyncClient(base_url=url) as http:
             await until(lambda: any(status.view.up for status in gateway.state.snapshot().engines))
             assert (await http.post(CHAT, json=chat())).status_code == 200
     assert set(collector.paths) == {"/v1/traces"}

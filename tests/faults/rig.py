@@ -23,7 +23,7 @@ from gateway.engines.simulated.server import SimulatedEngine
 from gateway.policy.breaker import Phase
 from gateway.wire.sse import EventSplitter, event_data
 from tests.faults.hostile import FAULTS, PROMPT, Hostile, Limit, Point, ready
-from tests.support import served, until
+from tests.support import served, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -267,7 +267,7 @@ async def _before(stack: contextlib.AsyncExitStack, pools: dict[str, str], scrap
         "limits": {"answer_bytes": 2_000_000},
     }
     gateway = Gateway(parse(json.dumps(config), "routes.yaml", Path(), {}))
-    url = await stack.enter_async_context(served(gateway.api))
+    url = await stack.enter_async_context(serving(gateway))
     proxy = Proxy(gateway, url, await stack.enter_async_context(aiohttp.ClientSession()))
     await until(lambda: all(view.up for view in proxy.views()))
     return proxy

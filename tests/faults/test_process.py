@@ -284,7 +284,7 @@ async def test_steps_of_the_wall_clock_change_nothing(monkeypatch: pytest.Monkey
     config = "model: m\npools: {p: {engines: [URL]}}\nroutes: {text: {timeouts: {total_s: 60}}}"
     async with support.served(support.FakeEngine()) as url:
         gateway = Gateway(parse(config.replace("URL", url), "routes.yaml", Path(), {}))
-        async with support.served(gateway.api) as at:
+        async with support.serving(gateway) as at:
             await support.until(lambda: all(one.view.up for one in gateway.state.snapshot().engines))
             async with Clients([at], 2) as clients:
                 await clients.answered(20)
@@ -329,7 +329,7 @@ async def test_a_resolver_that_lies_costs_no_request_and_leaves_nothing_behind(
     )
     async with support.served(support.FakeEngine()) as url:
         gateway = Gateway(parse(config.replace("URL", url), "routes.yaml", Path(), {}))
-        async with support.served(gateway.api) as at:
+        async with support.serving(gateway) as at:
             await support.until(lambda: gateway.state.up("text"))
             async with Clients([at], 2) as clients:
                 await clients.answered(5)
