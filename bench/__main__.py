@@ -1,7 +1,8 @@
 """`python -m bench`: the figures that the documents quote, measured here and now.
 
 The longest have their own commands: `python -m bench.published` and `python -m bench.plan`, 20 minutes each,
-`python -m bench.looking`, `python -m bench.autoscaling` and `python -m bench.replica`, which wants a quiet machine.
+`python -m bench.autoscaling`, and `python -m bench.looking` and `python -m bench.replica`, which want a quiet
+machine.
 """
 
 from bench import accounting, accuracy, faults, looking, published, sorting

@@ -92,9 +92,16 @@ def _paper(pixels: Plane) -> Plane:
     down, across = padded.shape[0] // TILE, padded.shape[1] // TILE
     # Every other pixel is enough for a median, and four times as fast.
     tiles = padded.reshape(down, TILE, across, TILE)[:, ::2, :, ::2].swapaxes(1, 2).reshape(down, across, -1)
-    medians = np.median(tiles, axis=2).astype(np.float32)
+    medians = _median(tiles)
     columns = _taps(width, 1 / TILE, 0.0, across)
     return _sampled(_sampled(medians.T, columns).T, _taps(height, 1 / TILE, 0.0, down))
+
+
+def _median(values: Plane) -> Plane:
+    """Median along the last axis, in a fifth of np.median's time."""
+    ordered = np.sort(values, axis=-1)
+    last = ordered.shape[-1] - 1
+    return np.asarray((ordered[..., last // 2] + ordered[..., (last + 1) // 2]) / np.float32(2))
 
 
 def _taps(count: float, step: float, start: float, length: int) -> tuple[NDArray[np.intp], Plane]:
@@ -109,9 +116,12 @@ def _taps(count: float, step: float, start: float, length: int) -> tuple[NDArray
 
 def _sampled(plane: Plane, taps: tuple[NDArray[np.intp], Plane]) -> Plane:
     """Mix rows; a few taps cost less than the product with a matrix, which would also wake other threads."""
-    mixed = np.zeros((taps[0].shape[1], plane.shape[1]), dtype=np.float32)
-    for place, weight in zip(*taps, strict=True):
-        mixed += weight[:, None] * plane[place]
+    places, weights = taps
+    mixed = np.zeros((places.shape[1], plane.shape[1]), dtype=np.float32)
+    for place, weight in zip(places, weights, strict=True):
+        part = plane.take(place, axis=0)
+        part *= weight[:, None]
+        mixed += part
     return mixed
 
 
@@ -253,13 +263,14 @@ def _of_segments(words: Mask, gaps: NDArray[np.int16], pitch: float) -> list[flo
     # Where the pitch is mistaken, distances in plain pixels still tell something.
     for reach in (0.7 * pitch, 1.2 * pitch, 2.2 * pitch, 4.0 * pitch, 0.02 * SIDE, 0.05 * SIDE):
         joined = gaps < max(2.0, reach)
-        first, last = joined & ~_lagged(joined), _lagged(joined) & ~joined
-        parts = _across(first)
-        filled = np.sort(_across(joined) / width)
+        lagged = _lagged(joined)
+        first, last = joined > lagged, lagged > joined
+        parts, filled = _across(first), _across(joined)
+        shares = np.sort(filled / width)
         found += [float(parts.mean()), float(parts.std())]
         found += [float((parts == n).mean()) for n in (1, 2, 3)] + [float((parts > n).mean()) for n in (3, 5)]
-        found += [float(filled[int(share * (len(filled) - 1))]) for share in (0.1, 0.5, 0.9)]
-        found.append(float((_across(joined) / np.maximum(1, parts)).mean() / pitch))
+        found += [float(shares[int(share * (len(shares) - 1))]) for share in (0.1, 0.5, 0.9)]
+        found.append(float((filled / np.maximum(1, parts)).mean() / pitch))
         found += _of_alignment(first, last, joined, pitch)
     return found
 
@@ -283,13 +294,15 @@ def _of_alignment(first: Mask, last: Mask, joined: Mask, pitch: float) -> list[f
     for lag in (1, 2, 4):
         shift = min(rows - 1, round(lag * pitch))
         over, under = joined[shift:], joined[: rows - shift]
-        found.append(float(np.count_nonzero(over & under) / (np.count_nonzero(over | under) + 1)))
+        both = np.count_nonzero(over & under)
+        either = np.count_nonzero(over) + np.count_nonzero(under) - both
+        found.append(float(both / (either + 1)))
     return found
 
 
 def _of_fills(fills: Plane) -> list[float]:
     """How much of the picture, and of its fullest rows, is filled."""
-    rows = np.median(fills[:, ::3], axis=1)
+    rows = _median(fills[:, ::3])
     return [
         float(np.count_nonzero(fills > 0.06) / fills.size),
         float(np.count_nonzero(fills > 0.3) / fills.size),
