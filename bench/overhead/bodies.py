@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 MODEL = "ocr-model"
 PROMPT = "Text Recognition:"
-SIZES = {"1 kB": 1_000, "200 kB": 200_000, "1.5 MB": 1_500_000, "8 MB": 8_000_000}
+SIZES = {
+    "1 kB": 1_000,
+    "10 kB": 10_000,
+    "200 kB": 200_000,
+    "1.5 MB": 1_500_000,
+    "8 MB": 8_000_000,
+    "31 MB": 31_000_000,
+}
 _SYSTEM = "You read documents. "
 
 

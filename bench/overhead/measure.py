@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,14 +74,15 @@ class Serving:
 
 
 @contextmanager
-def serving(peer: Peer, bench: Bench) -> Iterator[Serving]:
-    """Start an engine and a gateway, wait until it answers, and end both.
+def serving(peer: Peer, bench: Bench, engines: int = 1) -> Iterator[Serving]:
+    """Start engines, all in one process, and a gateway, wait until it answers, and end both.
 
     Raises:
         NotServingError: it does not answer in time; the message has the end of what it printed.
     """
-    engine_port = free_port()
-    with _process([str(program("stub")), str(engine_port)], bench.cores[1], None) as engine:
+    engine_port = _free_ports(engines)
+    command = [str(program("stub")), str(engine_port), str(engines)]
+    with _process(command, bench.cores[1], None) as engine:
         _wait_for_engine(engine_port)
         if not peer.command:
             yield Serving(peer, engine_port, engine_port, engine, None)
@@ -88,6 +91,7 @@ def serving(peer: Peer, bench: Bench) -> Iterator[Serving]:
         values = {
             "port": str(port),
             "engine": str(engine_port),
+            "engines": ", ".join(f"http://127.0.0.1:{engine_port + number}" for number in range(engines)),
             "spare": str(free_port()),
             "home": str(HOME),
             "run": str(bench.folder),
@@ -187,6 +191,18 @@ def _wait_until_quiet(served: Serving) -> None:
         now = machine.cpu_seconds(served.pids())
         calm = calm + 1 if now - last <= _QUIET_SHARE * _QUIET_LOOK_S else 0
         last = now
+
+
+def _free_ports(count: int) -> int:
+    """Return the first of so many ports one after the other on which nobody listens."""
+    if count == 1:
+        return free_port()
+    while True:
+        first = random.randrange(10_000, 32_000 - count)  # below those that the kernel gives to anybody
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
 
 
 def _pinned(command: Sequence[str], core: int) -> list[str]:

@@ -1,17 +1,18 @@
 /* An engine that costs next to nothing: what vLLM's server answers, without the model.
  *
- *   stub PORT
+ *   stub PORT [ENGINES]
  *
- * One thread, one epoll, 127.0.0.1 only. It reads every request to its end and answers whole, or as a stream of
+ * So many engines on ports one after the other, with counts of their own. One thread, one epoll, 127.0.0.1 only. It reads every request to its end and answers whole, or as a stream of
  * events where the body says so. Each answer tells when the request had come (R) and each piece when it was
  * written (T), in nanoseconds of CLOCK_MONOTONIC: "@R:T" in a whole answer and in a stream's first event, "@T" in
  * its others. A client on the same machine thus knows what of its waiting was the engine's, and how late an
  * event came.
  *
- *   GET /set?delay=MS&jitter=MS&gap=MS&events=N&hold=N
+ *   GET /set?delay=MS&jitter=MS&gap=MS&events=N&hold=N&page=BYTES
  *
  * sets how it answers from now on: `delay` before an answer, more or less by up to `jitter`; N events `gap` apart;
- * `hold` keeps answers back until so many requests are here at once, or 30 s have passed.
+ * `hold` keeps answers back until so many requests are here at once, or 30 s have passed; /metrics is filled up to
+ * `page` bytes with series that no gateway reads. They hold for all engines.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -33,10 +34,14 @@
 #define OVERLAP 32        /* longer than what is looked for in bodies, which may lie across two reads */
 #define SLOTS 4096        /* of the timer wheel, a millisecond each */
 #define HELD_MS 30000
+#define PAGE_BYTES 100000 /* the longest /metrics */
 
 enum phase { HEAD, SIZED, CHUNK_SIZE, CHUNK_DATA, CHUNK_END, CHUNK_LAST, BUSY };
 
+struct engine { int listener, running; uint64_t finished, written; };
+
 struct client {
+    struct engine *engine;
     int fd, gone, closes, streams, usage, begun, events_left;
     enum phase phase;
     size_t head_bytes, line_bytes, overlap_bytes;
@@ -49,8 +54,8 @@ struct client {
 };
 
 static int events_fd, running, held_count;
-static long delay_ms, jitter_ms, gap_ms = 5, events = 64, hold;
-static uint64_t finished, written, tick, held_since;
+static long delay_ms, jitter_ms, gap_ms = 5, events = 64, hold, page_bytes;
+static uint64_t tick, held_since;
 static struct client *wheel[SLOTS], *held, *buried;
 static char memory[OVERLAP + READ_BYTES], *const data = memory + OVERLAP;
 
@@ -89,13 +94,19 @@ static void wait_until(struct client *c, uint64_t ms)
     join_list(c, &wheel[c->due % SLOTS]);
 }
 
+static void is_running(struct client *c, int by)
+{
+    running += by;
+    c->engine->running += by;
+}
+
 /* Closed now, and freed when nothing of this turn of the loop can name it any more. */
 static void drop(struct client *c)
 {
     if (c->gone)
         return;
     c->gone = 1;
-    running -= c->phase == BUSY;
+    is_running(c, -(c->phase == BUSY));
     leave_list(c);
     close(c->fd);
     join_list(c, &buried);
@@ -110,7 +121,7 @@ static void send_all(struct client *c, const char *bytes, size_t count)
 
 static void answer(struct client *c, int status, const char *kind, const char *body)
 {
-    char out[8192];
+    static char out[PAGE_BYTES + 8192];
     int count = snprintf(out, sizeof out,
         "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s\r\n%s", status,
         status == 200 ? "OK" : "Not Found", kind, strlen(body), c->closes ? "Connection: close\r\n" : "", body);
@@ -119,7 +130,7 @@ static void answer(struct client *c, int status, const char *kind, const char *b
 
 static void next_request(struct client *c)
 {
-    running -= c->phase == BUSY;
+    is_running(c, -(c->phase == BUSY));
     c->phase = HEAD;
     c->head_bytes = c->line_bytes = c->overlap_bytes = 0;
     c->streams = c->usage = c->begun = 0;
@@ -142,8 +153,8 @@ static void answer_whole(struct client *c)
         "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"@%lu:%lu | Invoice | 3.50 |\"},"
         "\"logprobs\":null,\"finish_reason\":\"stop\"}]," USAGE "," ACCEPTED "}", c->came, now_ns());
     answer(c, 200, "application/json", body);
-    finished++;
-    written += 200;
+    c->engine->finished++;
+    c->engine->written += 200;
     next_request(c);
 }
 
@@ -184,11 +195,11 @@ static void write_event(struct client *c)
         out.count += sprintf(out.bytes + out.count, "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n");
     }
     send_all(c, out.bytes, out.count);
-    written += 3;
+    c->engine->written += 3;
     if (c->gone)
         return;
     if (last) {
-        finished++;
+        c->engine->finished++;
         next_request(c);
     } else
         wait_until(c, c->due + gap_ms);
@@ -218,7 +229,7 @@ static void begin_answer(struct client *c)
     c->came = now_ns();
     c->events_left = events;
     c->due = tick;
-    running++;
+    is_running(c, 1);
     if (hold) {
         if (!held_count++)
             held_since = tick;
@@ -238,9 +249,11 @@ static void answer_metrics(struct client *c)
     static const char *const names[] = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
         "prompt_tokens_total", "generation_tokens_total", "request_success_total", "spec_decode_num_drafts_total",
         "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"};
-    uint64_t values[] = {running, 0, 0, 1200 * finished, written, finished, 64 * finished, 192 * finished,
+    const struct engine *engine = c->engine;
+    uint64_t finished = engine->finished;
+    uint64_t values[] = {engine->running, 0, 0, 1200 * finished, engine->written, finished, 64 * finished, 192 * finished,
         136 * finished};
-    char page[4096];
+    static char page[PAGE_BYTES + 4096];
     size_t count = 0;
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         count += sprintf(page + count, "# TYPE vllm:%s %s\nvllm:%s%s %lu.0\n", names[i], i < 3 ? "gauge" : "counter",
@@ -248,18 +261,24 @@ static void answer_metrics(struct client *c)
     for (int i = 0; i < 3; i++)
         count += sprintf(page + count, "vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"0\","
             "model_name=\"ocr-model\",position=\"%d\"} %lu.0\n", i, (uint64_t[]){56, 48, 32}[i] * finished);
+    for (int i = 0; count < (size_t)page_bytes; i++)
+        count += sprintf(page + count, "vllm:request_params_max_tokens_bucket{engine=\"0\",le=\"%d.0\","
+            "model_name=\"ocr-model\"} 0.0\n", i);
     answer(c, 200, "text/plain; version=0.0.4; charset=utf-8", page);
 }
 
 static void set(const char *query)
 {
     struct { const char *name; long *value; } all[] = {
-        {"delay=", &delay_ms}, {"jitter=", &jitter_ms}, {"gap=", &gap_ms}, {"events=", &events}, {"hold=", &hold}};
+        {"delay=", &delay_ms}, {"jitter=", &jitter_ms}, {"gap=", &gap_ms}, {"events=", &events}, {"hold=", &hold},
+        {"page=", &page_bytes}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const char *found = strstr(query, all[i].name);
         if (found)
             *all[i].value = atol(found + strlen(all[i].name));
     }
+    if (page_bytes > PAGE_BYTES)
+        page_bytes = PAGE_BYTES;
 }
 
 static int asks(const struct client *c, const char *start)
@@ -415,13 +434,14 @@ static void advance(void)
     }
 }
 
-static void accept_all(int listener)
+static void accept_all(struct engine *engine)
 {
     int fd, on = 1;
-    while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+    while ((fd = accept4(engine->listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
         struct client *c = calloc(1, sizeof *c);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
         c->fd = fd;
+        c->engine = engine;
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         epoll_ctl(events_fd, EPOLL_CTL_ADD, fd, &event);
     }
@@ -430,21 +450,26 @@ static void accept_all(int listener)
 int main(int count, char **arguments)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct epoll_event ready[512], listening = {.events = EPOLLIN};
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1;
-    if (count != 2) {
-        fprintf(stderr, "usage: stub PORT\n");
+    struct epoll_event ready[512];
+    int engines = count == 3 ? atoi(arguments[2]) : 1, on = 1;
+    if (count < 2 || count > 3 || engines < 1) {
+        fprintf(stderr, "usage: stub PORT [ENGINES]\n");
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    address.sin_port = htons(atoi(arguments[1]));
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 4096)) {
-        perror("stub: cannot listen");
-        return 1;
-    }
     events_fd = epoll_create1(0);
-    epoll_ctl(events_fd, EPOLL_CTL_ADD, listener, &listening);
+    struct engine *all = calloc(engines, sizeof *all);
+    for (struct engine *one = all; one < all + engines; one++) {
+        struct epoll_event listening = {.events = EPOLLIN, .data.ptr = one};
+        one->listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        address.sin_port = htons(atoi(arguments[1]) + (one - all));
+        setsockopt(one->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (bind(one->listener, (struct sockaddr *)&address, sizeof address) || listen(one->listener, 4096)) {
+            perror("stub: cannot listen");
+            return 1;
+        }
+        epoll_ctl(events_fd, EPOLL_CTL_ADD, one->listener, &listening);
+    }
     tick = now_ns() / 1000000;
     for (;;) {
         /* With nothing to write for now the wheel may stand still: it is turned before it is looked at. */
@@ -452,8 +477,8 @@ int main(int count, char **arguments)
         advance();
         for (int i = 0; i < found; i++) {
             struct client *c = ready[i].data.ptr;
-            if (!c) {
-                accept_all(listener);
+            if ((struct engine *)(void *)c >= all && (struct engine *)(void *)c < all + engines) {
+                accept_all(ready[i].data.ptr);
                 continue;
             }
             if (c->gone)
