@@ -151,10 +151,13 @@ class Intake:
         mended = make is images.parse_data_url and url.repaired is not None
         if mended or not info.complete:
             await self._vision.decode(url.data, until, weight=info.decoding_bytes, client=taken.client)
-        if url.repaired is not None:
-            taken.repaired[part.raw] = b'"%s"' % url.repaired
+        if url.repaired is None:
+            whole = part.url
+        else:
+            text = taken.repaired[part.raw] = b'"%s"' % url.repaired
+            whole = memoryview(text)[1:-1]
         if part is taken.parts[0]:
-            taken.first, taken.first_weight = url.repaired or part.url, info.decoding_bytes
+            taken.first, taken.first_weight = whole, info.decoding_bytes
 
 
 @contextmanager

@@ -6,11 +6,15 @@ import asyncio
 import base64
 import json
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from PIL import Image
 
+from gateway.intake import Taken
+from gateway.wire import openai
 from tests.conftest import Fleeting, fleet
 from tests.hosts import Host, answer_of, drip, hosted, redirect_to
 from tests.support import chat, data_url, encoded, picture, png, until
@@ -292,6 +296,52 @@ async def test_doubtful_images_of_one_request_share_its_patience(monkeypatch: py
         assert (await ask(gateway, with_images(*[mended] * 3))).status_code == 200
     assert len(asked) == 3
     assert len(set(asked)) == 1
+
+
+def noise(side: int) -> bytes:
+    return encoded(Image.effect_noise((side, side), 80), "PNG", "L")
+
+
+@pytest.mark.parametrize("side", [300, 2000, 3000])
+async def test_large_images_reach_the_engine_byte_for_byte(
+    side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.1, 4 and 9 MB, the last of which is not read on the event loop."""
+    read, threads = openai.parse_request, []
+
+    def parse_request(body: bytes, **options: Any) -> openai.CompletionRequest:
+        threads.append(threading.get_ident())
+        return read(body, **options)
+
+    monkeypatch.setattr("gateway.dispatch.openai.parse_request", parse_request)
+    body = with_images(data_url(noise(side)), data_url(PAGE))
+    async with fleet(1) as gateway:
+        assert (await ask(gateway, body)).status_code == 200
+        assert (await ask(gateway, {**body, "model": "glm-ocr:table"})).status_code == 200
+        assert (await ask(gateway, {**body, "stream": True})).status_code == 200
+        same, alias, stream = gateway.engines[0].requests
+        assert gateway.engines[0].bodies[0] == json.dumps(body, separators=(",", ":")).encode()
+        assert same == alias == body
+        assert stream == {**body, "stream": True, "stream_options": {"include_usage": True}}
+        assert gateway.gateway.state.memory.total == 0
+    assert all((thread == threading.get_ident()) is (side < 3000) for thread in threads)
+
+
+async def test_nothing_decoded_is_kept_while_a_request_waits() -> None:
+    body = json.dumps(with_images(data_url(noise(100)))).encode()
+    request = openai.parse_request(body, chat=True, max_images=1)
+    async with fleet(1) as gateway:
+        intake, limits = (
+            gateway.gateway._running_dispatcher()._intake,
+            gateway.gateway.state.fleet.config.limits,
+        )
+        taken = Taken(request.images, limits, "", lambda _: None)
+        await intake.look(taken)
+    assert taken.encoded_bytes > 8000
+    assert [part.data for part in request.images] == [None]
+    assert request.lifted.image is None
+    assert isinstance(taken.first, memoryview)
+    assert taken.first.obj is body
 
 
 async def test_a_request_without_images_needs_none_of_this() -> None:

@@ -9,7 +9,7 @@ import msgspec
 from gateway.wire import openai, sse
 
 # A chunk's text, where it may stand.
-_TEXT = re.compile(rb'"(?:content|text)"\s*:\s*"((?:[^"\\]|\\.)*+)"')
+_TEXT = re.compile(rb'"(?:content|text)"\s*:\s*"((?:[^"\\]|\\.)++)"')
 _STRING = msgspec.json.Decoder(str)
 # Longer events may hold more than is read of a chunk; see openai.read_chunk.
 _MAX_BYTES = 8192

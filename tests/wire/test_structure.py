@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BadImage
-from gateway.wire.structure import check_structure, has_second_page, without_texts
+from gateway.wire.structure import check_structure, count_scans, has_second_page, without_texts
 from tests import bombs
 from tests.support import encoded, picture
 
@@ -64,6 +64,8 @@ def test_what_would_be_unpacked_for_nothing_is_left_out() -> None:
     assert without_texts(untouched) is untouched
     jpeg = bombs.jpeg()
     assert without_texts(jpeg) is jpeg
+    behind = bombs.png(extra[1])[:-12] + bombs.png(extra[1])[33:]
+    assert without_texts(behind, header_only=True) == bombs.png()[:-12] + bombs.png(extra[1])[33:]
 
 
 @pytest.mark.parametrize("big", [False, True])
@@ -85,6 +87,34 @@ def test_a_second_page_is_seen(order: str, big: bool) -> None:
     assert not told(end + 999)
     assert told(end, directory)
     check_structure(head + directory)
+
+
+JPEG = encoded(picture("words", (64, 48)), "JPEG")
+MARK = b"\xff\xda"
+SOF, SOS = JPEG.index(b"\xff\xc0"), JPEG.index(MARK)
+
+
+def test_scans_are_counted_only_where_a_decoder_looks_for_a_second_one() -> None:
+    progressive = encoded(picture("words", (64, 48)), "JPEG", progressive=True)
+    assert count_scans(progressive) == progressive.count(MARK) > 3
+    assert count_scans(progressive[:-1] + MARK * 20) == progressive.count(MARK) + 20
+    # A thumbnail's mark in the metadata, and whatever stands behind the pixels, are no scans of this picture.
+    assert count_scans(JPEG[:2] + bombs.segment(0xE1, b"Exif\0\0" + MARK) + JPEG[2:] + MARK) == 1
+    # One component at a time: each in a scan of its own.
+    one = JPEG[:SOS] + bombs.segment(0xDA, b"\1\1\0\0\x3f\0")
+    assert count_scans(one + one[SOS:] * 2) == 3
+
+
+@pytest.mark.parametrize("cut", [2, SOF, SOF + 5, SOF + 9, SOS, SOS + 2, SOS + 4])
+def test_scans_of_a_cut_picture_are_counted_as_far_as_it_goes(cut: int) -> None:
+    assert count_scans(JPEG[:cut]) in (1, JPEG[:cut].count(MARK))
+
+
+@given(st.binary(min_size=1, max_size=60), st.integers(0, 60))
+def test_every_mark_counts_wherever_it_is(data: bytes, at: int) -> None:
+    assert count_scans(data) == data.count(MARK)
+    marked = data[:at] + MARK + data[at:] + MARK
+    assert count_scans(marked) == marked.count(MARK)
 
 
 @given(
