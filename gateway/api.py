@@ -46,6 +46,8 @@ _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 # FastAPI's own would trace each request again, and quote the errors of some.
 _NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+# What a connection takes without waiting for its client to read.
+_BUFFERED_BYTES = 64 * 1024
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -266,15 +268,20 @@ class _Exchange:
         headers = {"content-type": reply.content_type, **headers}
         if reply.retry_after:
             headers["retry-after"] = reply.retry_after
-        if reply.whole is not None:
-            await self._start(reply.status, {"content-length": str(len(reply.whole)), **headers})
-            await self._end(reply.whole)
-            return
+        whole = reply.whole
+        if whole is not None:
+            await self._start(reply.status, {"content-length": str(len(whole)), **headers})
+            if len(whole) <= _BUFFERED_BYTES:
+                await self._end(whole)
+                return
         try:
             async with asyncio.timeout_at(reply.deadline + 1):
-                await self._start(reply.status, {**_STREAM_HEADERS, **headers})
-                async for chunk in reply.chunks:
-                    await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if whole is not None:
+                    await self._send({"type": "http.response.body", "body": whole, "more_body": True})
+                else:
+                    await self._start(reply.status, {**_STREAM_HEADERS, **headers})
+                    async for chunk in reply.chunks:
+                        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
                 await self._end(b"")
         except TimeoutError as error:
             raise ClientLeft from error
