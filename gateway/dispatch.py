@@ -6,13 +6,15 @@ import asyncio
 import logging
 import math
 import time
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.attempt import RETRY_AFTER_S, AttemptFailed, Job, Outturn, attempt
 from gateway.errors import BadRequest, ClientLeft, GatewayError, Unavailable, UnknownModel
 from gateway.intake import Taken
+from gateway.logs import Line
 from gateway.memory import FULL
 from gateway.policy import admission, retry, sorting
 from gateway.policy.admission import Refusal, Shed
@@ -21,8 +23,9 @@ from gateway.state import Lease
 from gateway.wire import openai
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from contextlib import AbstractContextManager
+    from types import TracebackType
 
     from gateway.attempt import Reply
     from gateway.client import EngineClient
@@ -38,9 +41,12 @@ if TYPE_CHECKING:
     from gateway.tracing import Trace, Tracing
     from gateway.vision import Vision
 
-log = logging.getLogger("gateway.access")
+_LINE = Line(logging.getLogger("gateway.access"), "request")
 
 CLIENT_LEFT = 499
+
+# To read a larger body takes longer than the event loop may be kept: 1 ms for 8 MB, 5 ms for 32 MB.
+_INLINE_BYTES = 8 * 1024 * 1024
 
 _UNTRACED = nullcontext()
 _NO_ENGINE = Refusal(Shed.NO_ENGINE, RETRY_AFTER_S)
@@ -208,22 +214,25 @@ class Dispatcher:
         limits = fleet.config.limits
         body = await call.read(limits.body_bytes, call.held)
         with self._timed("receive"):
-            request = openai.parse_request(
+            parse = partial(
+                openai.parse_request,
                 body,
                 chat=call.path.endswith("/chat/completions"),
                 max_images=limits.images_per_request,
             )
+            request = parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
             alias = _alias(request.model, fleet.config.model)
-            request = replace(request, facts=replace(request.facts, header=call.route_header, alias=alias))
+            if alias is not None or call.route_header is not None:
+                request.facts = replace(request.facts, header=call.route_header, alias=alias)
             taken = Taken(request.images, limits, call.client, call.held.add)
             await self._intake.look(taken)
         if taken.remote:
             with self._timed("fetch"), call.stage("fetch"):
                 await self._intake.fetch(taken, limits.body_bytes - len(body))
         call.image_bytes = taken.encoded_bytes
-        # The parts hold copies of the images' text; from here on the body alone does.
-        taken.parts, taken.remote = (), {}
-        return replace(request, images=()), taken
+        # The parts may hold copies of the images' text; from here on the body alone does.
+        taken.parts, taken.remote, request.images = (), {}, ()
+        return request, taken
 
     async def _sort(self, call: Call, facts: SortFacts, taken: Taken, fleet: Fleet) -> str:
         rules = fleet.sorting
@@ -417,13 +426,29 @@ class Dispatcher:
                 "accepted": spoken.accepted if spoken else None,
             }
             call.trace.end(fields | beside)
-        log.info("request", extra={"fields": fields})
+        _LINE.write(fields)
 
-    @contextmanager
-    def _timed(self, stage: Stage) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self._metrics.took(stage, time.perf_counter() - started)
+    def _timed(self, stage: Stage) -> _Timed:
+        return _Timed(self._metrics, stage)
+
+
+class _Timed:
+    """Notes what a stage took, unless it fails; a generator would take a request 8 us more."""
+
+    __slots__ = "_metrics", "_stage", "_started"
+
+    def __init__(self, metrics: Metrics, stage: Stage) -> None:
+        self._metrics = metrics
+        self._stage: Stage = stage
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._metrics.took(self._stage, time.perf_counter() - self._started)
 
 
 def _alias(model: str | None, name: str) -> str | None:

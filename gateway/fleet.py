@@ -29,6 +29,7 @@ class Fleet:
         tables: by pool.
         serves: by pool, then by route, whether the route may use it.
         useful: by pool, then by route, the requests up to which one engine is the right place for them.
+        depths: by pool, the depth its engines run at under load 1, 2, ...; it stays at the last.
         step_depths: by pool, the most tokens a step drafts; 0 where a step need not draft any.
         profiled: every route has its profile.
         rules: the breakers'.
@@ -42,6 +43,7 @@ class Fleet:
     tables: Mapping[str, Table]
     serves: Mapping[str, tuple[bool, ...]]
     useful: Mapping[str, tuple[int, ...]]
+    depths: Mapping[str, Sequence[int]]
     step_depths: Mapping[str, int]
     profiled: bool
     rules: Rules
@@ -75,6 +77,10 @@ class Fleet:
                 name: tuple(useful_load(table, route) for route in range(table.routes))
                 for name, table in tables.items()
             },
+            depths={
+                name: [depth_of(pool, load) for load in range(1, _last_change(pool) + 1)]
+                for name, pool in config.pools.items()
+            },
             step_depths={name: pool.step_depth for name, pool in config.pools.items()},
             profiled=all(curves.values()),
             rules=rules,
@@ -91,7 +97,8 @@ class Fleet:
 
     def depth(self, pool: str, load: int) -> int:
         """Return the depth an engine of the pool runs at under a load."""
-        return depth_of(self.config.pools[pool], load)
+        depths = self.depths[pool]
+        return depths[min(max(load, 1), len(depths)) - 1]
 
     def busy(self, pool: str, own: Sequence[int], load: int, in_flight: Sequence[int]) -> float:
         """Return how much an engine writes of what it can; see policy.demand.busy.
@@ -119,6 +126,11 @@ def sort_rules(config: Config) -> SortRules:
 def depth_of(pool: Pool, load: int) -> int:
     """Return the depth one of a pool's engines runs at under a load."""
     return depth_at(pool.ranges, max(load, 1), pool.depth)
+
+
+def _last_change(pool: Pool) -> int:
+    """The load from which a pool's engines keep their depth."""
+    return max((first for first, _, _ in pool.ranges), default=1)
 
 
 def _curves(config: Config, route: str) -> Mapping[str, Curve]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -17,7 +17,7 @@ from gateway import logs
 from gateway.policy.acceptance import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from prometheus_client import Metric
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gateway.model import SortDecision, Usage
     from gateway.policy.acceptance import Sample
     from gateway.state import Snapshot, State
+
+_T = TypeVar("_T", Counter, Histogram)
 
 # A creation time beside every counter would double the page; nothing here asks for them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -36,7 +38,19 @@ _CODES = frozenset((*map(int, HTTPStatus), 499))
 _DURATIONS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 # Tokens per step; 1 is a step of which no draft was accepted.
 _LENGTHS = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.2, 2.4, 2.6, 2.8, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 6, 8, 12)
+# Lines of the page that are written at once, and engines whose routes' are.
+_SLICE, _ENGINES = 256, 16
 _OVERHEADS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
+
+
+class _Some(Collector):
+    """What is given."""
+
+    def __init__(self, *metrics: Metric) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
 
 
 class _StateCollector(Collector):
@@ -118,9 +132,6 @@ class _StateCollector(Collector):
 
     def _at_work(self, snapshot: Snapshot, fleet: Fleet) -> Iterator[Metric]:
         """What engines of the configured pools do now; those of a pool that has gone end their work."""
-        in_flight = _gauge(
-            "engine_in_flight", "This gateway's requests there, by route", "pool", "engine", "route"
-        )
         depth = _gauge("engine_depth", "The depth it runs at under its load", "pool", "engine")
         busy = _gauge("engine_busy_ratio", "Tokens per second at its load, over the most", "pool", "engine")
         everywhere = [snapshot.routes[route].in_flight for route in fleet.routes]
@@ -130,10 +141,18 @@ class _StateCollector(Collector):
             if pool in fleet.serves:
                 depth.add_metric([pool, view.engine.name], fleet.depth(pool, view.load))
                 busy.add_metric([pool, view.engine.name], fleet.busy(pool, view.own, view.load, everywhere))
-                for route, serves, own in zip(fleet.routes, fleet.serves[pool], view.own, strict=True):
-                    if serves or own:
-                        in_flight.add_metric([pool, view.engine.name, route], own)
-        yield from (in_flight, depth, busy)
+        yield from (depth, busy)
+        text = "This gateway's requests there, by route"
+        for first in range(0, len(snapshot.engines) or 1, _ENGINES):  # in parts: it is by far the longest
+            in_flight = _gauge("engine_in_flight", text, "pool", "engine", "route")
+            for status in snapshot.engines[first : first + _ENGINES]:
+                view = status.view
+                pool = view.engine.pool
+                if pool in fleet.serves:
+                    for route, serves, own in zip(fleet.routes, fleet.serves[pool], view.own, strict=True):
+                        if serves or own:
+                            in_flight.add_metric([pool, view.engine.name, route], own)
+            yield in_flight
 
     def _of_keys(self) -> Iterator[Metric]:
         requests = _counter(
@@ -203,6 +222,20 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(_PREFIX + name, text, labels=labels)
 
 
+class _Series(dict[tuple[str | int, ...], _T]):
+    """One metric's series by their label values: a dozen look-ups in the library cost a request 15 us."""
+
+    def __init__(self, metric: _T) -> None:
+        self._metric: _T = metric
+        if not metric._labelnames:
+            self[()] = metric
+
+    def __missing__(self, labels: tuple[str | int, ...]) -> _T:
+        series: _T = self._metric.labels(*labels)
+        self[labels] = series
+        return series
+
+
 class Metrics:
     """The gateway's series; every label value is a configured name or a small closed set."""
 
@@ -247,41 +280,37 @@ class Metrics:
             ["route", "pool", "source"],
             _LENGTHS,
         )
-        self._lengths_of: dict[tuple[str, str, Source], Histogram] = {}
         state.on_sample = self.sampled
 
     def sampled(self, route: str, pool: str, sample: Sample) -> None:
         """Note the acceptance length of one request; its sums are the state's."""
         if sample.source is Source.ENGINE or sample.speculation.length is None:
             return
-        key = route, pool, sample.source
-        if key not in self._lengths_of:
-            self._lengths_of[key] = self._lengths.labels(*key)
-        self._lengths_of[key].observe(sample.speculation.length)
+        self._lengths[route, pool, sample.source].observe(sample.speculation.length)
 
     def sorted(self, decision: SortDecision) -> None:
         """Count a sorting decision."""
-        self._sorted.labels(decision.route, decision.reason).inc()
+        self._sorted[decision.route, decision.reason].inc()
 
     def took(self, stage: Stage, seconds: float) -> None:
         """Note what a stage of the path cost."""
-        self._overhead.labels(stage).observe(seconds)
+        self._overhead[(stage,)].observe(seconds)
 
     def chosen(self, route: str, depth: int) -> None:
         """Count an attempt by the depth of its engine under the load it made."""
-        self._chosen.labels(route, depth).inc()
+        self._chosen[route, depth].inc()
 
     def shed(self, route: str, reason: str) -> None:
         """Count a request that gets no engine."""
-        self._shed.labels(route, reason).inc()
+        self._shed[route, reason].inc()
 
     def retried(self, route: str, reason: str) -> None:
         """Count a further attempt."""
-        self._retries.labels(route, reason).inc()
+        self._retries[route, reason].inc()
 
     def reloaded(self, *, valid: bool) -> None:
         """Count a changed configuration."""
-        (self._reloads if valid else self._bad_reloads).inc()
+        (self._reloads if valid else self._bad_reloads)[()].inc()
 
     def finished(
         self,
@@ -306,28 +335,44 @@ class Metrics:
             usage: token counts, where the answer told them.
         """
         # An engine may answer with any number.
-        self._requests.labels(route, pool, code if code in _CODES else f"{code // 100}xx").inc()
-        self._duration.labels(route, pool).observe(seconds)
+        self._requests[route, pool, code if code in _CODES else f"{code // 100}xx"].inc()
+        self._duration[route, pool].observe(seconds)
         if waited_s is not None:
-            self._queued.labels(route, pool).observe(waited_s)
+            self._queued[route, pool].observe(waited_s)
         if first_token_s is not None:
-            self._first_token.labels(route, pool).observe(first_token_s)
+            self._first_token[route, pool].observe(first_token_s)
         if usage is not None:
-            self._prompt_tokens.labels(route, pool).inc(usage.prompt_tokens)
-            self._completion_tokens.labels(route, pool).inc(usage.completion_tokens)
+            self._prompt_tokens[route, pool].inc(usage.prompt_tokens)
+            self._completion_tokens[route, pool].inc(usage.completion_tokens)
 
-    def page(self, accept: str) -> tuple[bytes, str]:
-        """Return the metrics page and its content type for a scraper's Accept header."""
+    async def page(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics page and its content type for a scraper's Accept header.
+
+        The event loop goes on meanwhile: with 256 engines and 16 routes the page takes 0.2 s, and no slice of
+        it more than some milliseconds.
+        """
         try:
             encode, content_type = choose_encoder(accept)
         except (TypeError, ValueError):  # a header that is none
             encode, content_type = choose_encoder("")
-        return encode(self.registry), content_type
+        end, last = encode(_Some()), b""
+        parts = []
+        for metric in self.registry.collect():
+            samples, metric.samples = metric.samples, []
+            head = encode(_Some(metric)).removesuffix(end)
+            if head != last:
+                parts.append(head)
+            last = head
+            for first in range(0, len(samples), _SLICE):
+                metric.samples = samples[first : first + _SLICE]
+                parts.append(encode(_Some(metric)).removeprefix(head).removesuffix(end))
+                await asyncio.sleep(0)
+        return b"".join([*parts, end]), content_type
 
-    def _counter(self, name: str, text: str, labels: list[str]) -> Counter:
-        return Counter(_PREFIX + name, text, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, labels: list[str]) -> _Series[Counter]:
+        return _Series(Counter(_PREFIX + name, text, labels, registry=self.registry))
 
     def _histogram(
         self, name: str, text: str, labels: list[str], buckets: tuple[float, ...] = _DURATIONS
-    ) -> Histogram:
-        return Histogram(_PREFIX + name, text, labels, buckets=buckets, registry=self.registry)
+    ) -> _Series[Histogram]:
+        return _Series(Histogram(_PREFIX + name, text, labels, buckets=buckets, registry=self.registry))

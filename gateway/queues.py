@@ -142,11 +142,11 @@ class Queues:
         self.leave(heads[route][0])
         return heads[route]
 
-    def started(self, route: str, client: str) -> Callable[[], None]:
-        """Note that a client has one more request on an engine; return what notes that it has ended."""
+    def started(self, route: str, client: str) -> FairQueue[Waiter]:
+        """Note that a client has one more request on an engine; return what must hear that it has `ended`."""
         fair = self._queues[route].fair
         fair.started(client)
-        return lambda: fair.ended(client)
+        return fair
 
     def answered(self, route: str, tokens: int) -> None:
         """Note the length of an answer, by which routes share places."""

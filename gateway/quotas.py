@@ -136,7 +136,7 @@ class Visit:
 
     def headers(self) -> dict[str, str]:
         """Return how the key stands with its limits, in the form of OpenAI's headers."""
-        return dict(self._headers(self._clock()))
+        return dict(self._headers(self._clock())) if self._use.buckets else {}
 
     def _headers(self, now: float) -> Iterator[tuple[str, str]]:
         for kind, bucket in self._use.buckets.items():

@@ -121,6 +121,23 @@ class Lease:
         sample: what the answer told of speculation.
     """
 
+    __slots__ = (
+        "_client",
+        "_complete",
+        "_entry",
+        "_held",
+        "_places",
+        "_slot",
+        "_state",
+        "_step_depth",
+        "begun",
+        "depth",
+        "engine",
+        "on_lost",
+        "route",
+        "sample",
+    )
+
     def __init__(self, state: State, slot: _Slot, route: str, client: str) -> None:
         self._state = state
         self._slot = slot
@@ -133,7 +150,8 @@ class Lease:
         self._complete = False
         self._step_depth = state.fleet.step_depths.get(slot.engine.pool, 0)
         slot.leases.add(self)
-        self._ended = state.queues.started(route, client)
+        self._client = client
+        self._places = state.queues.started(route, client)
         self.begun = state._clock()
         slot.tried(self.begun)
         state._changed(slot, route, +1)
@@ -183,7 +201,7 @@ class Lease:
             self._slot.leases.discard(self)
             if self._entry:
                 self._slot.ledger.finished(self._entry, self.sample, complete=self._complete)
-            self._ended()
+            self._places.ended(self._client)
             self._state._changed(self._slot, self.route, -1)
             self._state.pump()
 
@@ -706,7 +724,7 @@ class State:
         since = slot.back_since
         if slot.breaker.phase is not Phase.CLOSED:
             since = max(since, slot.breaker.since)
-        elif self._clock() - since > WARM_S:
+        elif since == -math.inf or self._clock() - since > WARM_S:
             return 0
         return sum(lease.begun >= since for lease in slot.leases)
 

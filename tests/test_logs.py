@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway import logs
-from gateway.logs import _Formatter, _Writer
+from gateway.logs import Line, _blocks, _Formatter, _Writer
 
 
 @pytest.fixture
@@ -238,3 +238,101 @@ def test_a_closed_standard_error_is_not_taken_by_a_socket() -> None:
     number, *rest = done.stdout.decode().split()
     assert int(number) > 2
     assert rest == ["/dev/null", "True", "0"]
+
+
+@pytest.mark.parametrize("kind", ["text", "json"])
+def test_a_line_for_every_request_is_a_record_like_any(
+    kind: Literal["text", "json"], pipe: tuple[int, Callable[[], bytes]]
+) -> None:
+    writing, read = pipe
+    handler, log = logger_to(writing)
+    handler.setFormatter(_Formatter(kind))
+    records: list[logging.LogRecord] = []
+
+    def marked(record: logging.LogRecord) -> bool:
+        records.append(record)
+        record.fields = {"worker": 3, **record.fields}  # type: ignore[attr-defined]
+        return True
+
+    handler.addFilter(marked)
+    fields = {"code": 200, "key": "", "path": "\x1b[2J", "long": "y" * 600, "depth": None, "tags": ["a", 1]}
+    line = Line(log, "request")
+    log.info("request", extra={"fields": fields})
+    line.write(fields)
+    line.write(fields | {"code": 404})
+    log.disabled = True
+    line.write(fields)
+    handler.close()
+    whole, first, second = read().decode().splitlines()
+    at = len("2026-11-30T12:00:00.000+00:00") + 8
+    assert whole[at:] == first[at:]
+    assert "worker" in first
+    assert "404" in second
+    usual, ours, _ = records
+    assert ours.__dict__.keys() == usual.__dict__.keys()
+    assert usual.created <= ours.created < usual.created + 60
+    assert ours.msecs == pytest.approx(ours.created % 1 * 1000)
+    assert ours.relativeCreated - usual.relativeCreated == pytest.approx(
+        (ours.created - usual.created) * 1000, abs=0.01
+    )
+
+
+def test_the_time_is_that_of_the_record() -> None:
+    formatter = _Formatter("text")
+    for created, told in ((0.0, "1970-01-01T00:00:00.000"), (1.0625, "1970-01-01T00:00:01.062")) * 2:
+        record = logging.LogRecord("gateway", logging.INFO, "", 0, "m", None, None)
+        record.created = created
+        assert formatter.format(record).startswith(f"{told}+00:00 ")
+
+
+def test_lines_gather_but_a_warning_takes_them_along_at_once(
+    pipe: tuple[int, Callable[[], bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.logs._GATHER_S", 600)
+    writing, read = pipe
+    handler, log = logger_to(writing)
+    for last in ("warning", "flush", "close"):
+        log.info("one")
+        log.info("two")
+        assert read() == b""
+        log.warning("three") if last == "warning" else getattr(handler, last)()
+        text = b""
+        while text.count(b"\n") < (3 if last == "warning" else 2):
+            text += read()
+        assert text.split()[:2] == [b"one", b"two"]
+
+
+@given(st.lists(st.integers(1, 6000).map(lambda size: b"x" * size), min_size=1))
+def test_what_is_written_at_once_goes_into_a_pipe_as_one(lines: list[bytes]) -> None:
+    blocks = list(_blocks(lines))
+    assert [line for block in blocks for line in block] == lines
+    assert all(len(block) == 1 or sum(map(len, block)) <= select.PIPE_BUF for block in blocks)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([b"one\n", b"a longer\n", b"trace\n    of two lines\n"]), min_size=1)),
+    st.lists(st.integers(0, 40)),
+)
+def test_each_line_is_written_whole_or_counted_as_lost(batches: list[list[bytes]], takes: list[int]) -> None:
+    written, left = bytearray(), iter(takes)
+
+    def write(fd: int, data: bytes) -> int:
+        taken = next(left, len(data))
+        if not taken:
+            raise OSError(errno.ENOSPC, "no space")
+        written.extend(data[:taken])
+        return min(taken, len(data))
+
+    writer = _Writer(-1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.logs.os.write", write)
+        lost = sum(writer._write(batch) for batch in batches)
+        writer._write([b"end\n"])
+    writer.close()
+    seen = bytes(written).split(b"\n")
+    whole = sum(seen.count(line.splitlines()[-1]) for line in {line for batch in batches for line in batch})
+    # Of one that lacks nothing but its end of line, that is made up later.
+    assert sum(map(len, batches)) - lost <= whole <= sum(map(len, batches))
+    parts = {part for batch in batches for line in batch for part in line.splitlines()} | {b"end"}
+    assert all(any(part.startswith(piece) for part in parts) for piece in seen)
+    assert b"end" in seen or takes

@@ -168,7 +168,7 @@ def test_a_route_that_goes_wakes_all_and_one_that_comes_back_begins_anew() -> No
     order = Order()
     order.join("a")
     waiter = order.join("b", first=True)
-    ended = order.queues.started("text", "a")
+    places = order.queues.started("text", "a")
     order.queues.configure(["table"])
     assert sorted(order.woken) == ["a", "b"]
     assert not waiter.pushed_out
@@ -179,7 +179,7 @@ def test_a_route_that_goes_wakes_all_and_one_that_comes_back_begins_anew() -> No
     assert not order.queues.leave(waiter)
     order.queues.answered("text", 5)
     order.queues.configure(["text", "table"])
-    ended()  # of the queue that was
+    places.ended("a")  # of the queue that was
     order.join("a")
     assert order.next() == "a"
 

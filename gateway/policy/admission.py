@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -238,8 +238,7 @@ def _retry_after(
     return math.ceil(min(max(seconds, _SHORTEST_S), _LONGEST_S))
 
 
-@dataclass(frozen=True, slots=True)
-class MeanTokens:
+class MeanTokens(NamedTuple):
     """Running mean of a route's output length; a guess, which counts as one answer, until some are known."""
 
     tokens: float = _FIRST_GUESS

@@ -106,11 +106,13 @@ class FairQueue(Generic[T]):
         self._placed(client, -1)
 
     def _placed(self, client: str, by: int) -> None:
-        self._places[client] += by
-        if client in self._by_places:
-            self._by_places.put(client, self._places[client])
-        if not self._places[client]:
+        places = self._places.get(client, 0) + by
+        if places:
+            self._places[client] = places
+        else:
             del self._places[client]
+        if client in self._by_places:
+            self._by_places.put(client, places)
 
     def ahead(self, client: str) -> int:
         """Return how many go before the last request of a client that waits.

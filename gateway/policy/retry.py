@@ -140,6 +140,8 @@ class Budget:
 
     def begun(self, now: float) -> Budget:
         """Return the budget once one more request has begun."""
+        if self.level >= CAP and self.share > 0:  # as nearly always
+            return self
         return self._changed(self.share, now)
 
     def spend(self, now: float) -> Budget | None:

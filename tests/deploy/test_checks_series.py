@@ -96,7 +96,7 @@ def test_names_written_otherwise_are_found() -> None:
     assert names("max_over_time(sum by (a) (up)[1h:5m])").labels == {"a"}
 
 
-def test_what_a_gateway_exports_is_what_stands_on_its_page() -> None:
+async def test_what_a_gateway_exports_is_what_stands_on_its_page() -> None:
     """Everything that can happen has happened once: each series has its sample."""
     state = State(
         Fleet.of(parse(CONFIG, "", Path(), {})),
@@ -118,7 +118,7 @@ def test_what_a_gateway_exports_is_what_stands_on_its_page() -> None:
         route="table", pool="mtp3", code=200, seconds=1, waited_s=0, first_token_s=0.1, usage=Usage(1, 1)
     )
     metrics.sampled("table", "mtp3", Sample(Source.REQUEST, Speculation(1, 3, 2)))
-    page = metrics.page("text/plain")[0].decode()
+    page = (await metrics.page("text/plain"))[0].decode()
     seen = {
         sample.name: set(sample.labels)
         for family in text_string_to_metric_families(page)
