@@ -36,7 +36,8 @@ class Served:
 
     def engine_pid(self) -> int:
         """Return the embedded engine's process id (Linux)."""
-        (pid,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        (pid,) = (pid for pid in children if b"embedded" in Path(f"/proc/{pid}/cmdline").read_bytes())
         return int(pid)
 
     def ready(self) -> bool:
