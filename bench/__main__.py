@@ -5,7 +5,7 @@ The longest have their own commands: `python -m bench.published` and `python -m 
 machine.
 """
 
-from bench import accounting, accuracy, faults, looking, published, sorting
+from bench import accounting, accuracy, faults, looking, parsing, published, sorting
 from bench.choice.__main__ import main as choice
 
 # Guarded: where processes are spawned and not forked, they import this again.
@@ -13,6 +13,8 @@ if __name__ == "__main__":
     sorting.main()
     print()
     looking.main(["--quick"])
+    print()
+    parsing.main()
     print()
     accounting.main()
     print()

@@ -99,7 +99,7 @@ class _StreamOptions(msgspec.Struct):
 class _Body(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
-    stream_options: _StreamOptions | None | msgspec.UnsetType = msgspec.UNSET
+    stream_options: _StreamOptions | msgspec.UnsetType | None = msgspec.UNSET
     stream_interval: Any = None
     n: int | float | None = None
     messages: list[_Message] | None = None
@@ -372,7 +372,7 @@ def rewritten(
     if model is None and not repaired and not ask_usage:
         return (request.body,)
     if model is None and not repaired and not request.has_options:
-        # The most frequent change: 30 us cheaper than the way that any change can be made.
+        # The most frequent change: 10 us cheaper than the way that any change can be made.
         return memoryview(request.body)[: request.body.rindex(b"}")], _ASK_USAGE
     members: dict[str, bytes | msgspec.Raw] = dict(_MEMBERS.decode(request.lifted.skeleton))
     if model is not None:

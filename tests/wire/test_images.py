@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gateway.errors import BadImage
-from gateway.wire.images import DataUrl, ImageInfo, inspect, parse_data_url
+from gateway.wire.images import DataUrl, ImageInfo, from_whole_url, inspect, parse_data_url
 from tests.support import data_url, encoded, in_every_format, picture, png
 
 # Bytes whose base64 text holds both characters of the alphabet that differ in the url-safe one.
@@ -18,7 +18,7 @@ TEXT = base64.b64encode(AWKWARD).decode()
 
 def test_a_proper_url_is_left_as_it_is() -> None:
     url = parse_data_url(b"data:image/png;base64," + TEXT.encode())
-    assert (url.data, url.repaired) == (AWKWARD, None)
+    assert url == DataUrl(AWKWARD, None) == from_whole_url(AWKWARD)
 
 
 @pytest.mark.parametrize(
