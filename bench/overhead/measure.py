@@ -21,7 +21,7 @@ from bench.overhead.peers import HOME, filled
 from bench.serving import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from bench.overhead.cases import Case
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 PATH = "/v1/chat/completions"
 # A share of a core that others had, from which on a measurement is made again.
 DISTURBED = 0.1
-_QUIET_SHARE, _QUIET_LOOK_S, _QUIET_WITHIN_S = 0.05, 0.25, 20
+_QUIET_LOOK_S, _QUIET_WITHIN_S = 0.25, 20
 _STOP_S = 10
-_DEFAULTS = {"delay": 0, "jitter": 0, "gap": 5, "events": 64, "hold": 0}
+_DEFAULTS = {"delay": 0, "jitter": 0, "gap": 5, "events": 64, "hold": 0, "page": 0}
 
 
 class NotServingError(RuntimeError):
@@ -49,6 +49,7 @@ class Bench:
         seconds: that are measured, without warming up.
         most_s: after which a case ends, however few requests it had.
         tries: while others disturb it.
+        rest: the share of its core that a gateway takes at rest, at most.
     """
 
     folder: Path
@@ -56,6 +57,7 @@ class Bench:
     seconds: float = 2.0
     most_s: float = 12.0
     tries: int = 3
+    rest: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,7 @@ def _disturbance(run: dict[str, Any]) -> float:
 
 
 def _once(served: Serving, case: Case, bench: Bench) -> dict[str, Any]:
-    settings = "&".join(f"{key}={value}" for key, value in {**_DEFAULTS, **case.engine}.items())
-    _get(f"http://127.0.0.1:{served.engine_port}/set?{settings}")
-    _wait_until_quiet(served)
+    settle(served, case.engine, bench)
     pids = served.pids()
     resting_mib = machine.resident_mib(pids)
     machine.forget_peak(pids)
@@ -158,6 +158,13 @@ def _once(served: Serving, case: Case, bench: Bench) -> dict[str, Any]:
     }
 
 
+def settle(served: Serving, engine: Mapping[str, int], bench: Bench) -> None:
+    """Set how engines answer (stub.c), and wait until the gateway has done with what was before."""
+    settings = "&".join(f"{key}={value}" for key, value in {**_DEFAULTS, **engine}.items())
+    _get(f"http://127.0.0.1:{served.engine_port}/set?{settings}")
+    _wait_until_quiet(served, bench.rest)
+
+
 def _options(peer: Peer, case: Case, bench: Bench) -> list[str]:
     seconds = bench.seconds if case.connections > 1 else bench.seconds / 2
     warm = 0.4 if case.kind != "held" else 0.0
@@ -183,13 +190,13 @@ def _rates(found: dict[str, Any], cpu_s: float | None) -> dict[str, float | None
     }
 
 
-def _wait_until_quiet(served: Serving) -> None:
+def _wait_until_quiet(served: Serving, rest: float) -> None:
     """Wait until the gateway has done with what the last case left behind."""
     end, calm, last = time.monotonic() + _QUIET_WITHIN_S, 0, machine.cpu_seconds(served.pids())
     while served.gateway and calm < 2 and time.monotonic() < end:
         time.sleep(_QUIET_LOOK_S)
         now = machine.cpu_seconds(served.pids())
-        calm = calm + 1 if now - last <= _QUIET_SHARE * _QUIET_LOOK_S else 0
+        calm = calm + 1 if now - last <= rest * _QUIET_LOOK_S else 0
         last = now
 
 

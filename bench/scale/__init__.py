@@ -1,0 +1,1 @@
+"""How the gateway's cost grows: with engines, routes, requests at once, bodies and events."""
