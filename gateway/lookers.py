@@ -112,7 +112,7 @@ class Lookers:
             looker = self._rested() or await self._start()
         except OSError as error:
             self._pause()
-            log.error("a process that looks at images cannot be started: %s", error)
+            self._complain(f"cannot be started: {error}")
             raise
         try:
             yield looker
@@ -120,9 +120,9 @@ class Lookers:
             if not looker.images:
                 self._pause()
             await self._end(looker)
-            if not self._closed:
-                what = (type(error).__name__, looker.process.returncode)
-                log.error("a process that looks at images failed at one: %s, exit status %s", *what)
+            self._complain(
+                "failed at one: %s, exit status %s", type(error).__name__, looker.process.returncode
+            )
             raise
         looker.images += 1
         self._idle.append(looker)
@@ -138,14 +138,20 @@ class Lookers:
     async def _start(self) -> _Looker:
         ours, theirs = socket.socketpair()
         with theirs:
+            told, asked = await asyncio.open_unix_connection(sock=ours)
             try:
-                process = _started(theirs, self._room)
+                if self._closed:
+                    raise ConnectionError
+                looker = _Looker(_started(theirs, self._room), told, asked)
             except OSError:
-                ours.close()
+                asked.close()
                 raise
-        looker = _Looker(process, *await asyncio.open_unix_connection(sock=ours))
         self._all.add(looker)
         return looker
+
+    def _complain(self, what: str) -> None:
+        if not self._closed:  # those that are killed then are meant to be
+            log.error("a process that looks at images %s", what)
 
     def _pause(self) -> None:
         self._not_before = asyncio.get_running_loop().time() + _PAUSE_S

@@ -40,7 +40,7 @@ async def test_a_process_is_started_when_it_is_needed_and_used_again() -> None:
                 await lookers.check(BROKEN)
             assert raised.value.code == "invalid_image"
         assert lookers.pids == [pid]
-        both = await asyncio.gather(lookers.guess(URL), lookers.guess(URL))
+        both = await asyncio.gather(lookers.guess(memoryview(URL)), lookers.guess(bytearray(URL)))
         assert both[0] == both[1] is not None
         assert len(lookers.pids) == 2
     assert lookers.pids == []
@@ -93,6 +93,15 @@ async def test_an_image_that_needs_too_much_memory_is_left(caplog: pytest.LogCap
         assert {record.getMessage() for record in caplog.records} == {
             "an image needs more memory than it may have to be looked at"
         }
+
+
+async def test_none_is_started_once_it_stops(caplog: pytest.LogCaptureFixture) -> None:
+    async with Lookers(ROOM) as lookers:
+        look_now = asyncio.create_task(lookers.guess(URL))
+        await asyncio.sleep(0)
+    assert await look_now is None
+    assert lookers.pids == []
+    assert not caplog.records
 
 
 async def test_the_stop_waits_for_no_look(caplog: pytest.LogCaptureFixture) -> None:
