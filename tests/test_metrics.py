@@ -3,6 +3,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -10,7 +13,7 @@ import gateway
 from gateway.config import parse
 from gateway.fleet import Fleet
 from gateway.ledger import Kind
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, _Counter, _Histogram
 from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
 from gateway.policy.acceptance import Sample, Source
 from gateway.state import Lease, State
@@ -282,3 +285,38 @@ async def test_a_long_page_holds_nothing_up_and_is_what_it_would_be_in_one_piece
         line.split()[:-1] for line in whole if line not in head
     ]
     assert len(told) == 800
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text; version=1.0.0"])
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 1000) | st.sampled_from([0.05, 0.1, 640.0]),
+            st.sampled_from(["text", 'a "quoted\\ route\n']),
+        )
+    )
+)
+def test_counters_and_histograms_are_written_as_the_library_writes_its_own(
+    accept: str, seen: list[tuple[float, str]]
+) -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    made = (
+        _Counter(ours, "shed", "Some", "route"),
+        _Counter(ours, "reloads", "Others"),
+        _Histogram(ours, "waits", "Times", "route", bounds=(0.05, 0.1, 1, 640)),
+    )
+    known = (
+        Counter("ocr_gateway_shed", "Some", ["route"], registry=theirs),
+        Counter("ocr_gateway_reloads", "Others", registry=theirs),
+        Histogram("ocr_gateway_waits", "Times", ["route"], buckets=(0.05, 0.1, 1, 640), registry=theirs),
+    )
+    for value, route in seen:
+        made[0].add(value, route)
+        made[1].add(1)
+        made[2].observe(value, route)
+        known[0].labels(route).inc(value)
+        known[1].inc()
+        known[2].labels(route).observe(value)
+    write = choose_encoder(accept)[0]
+    expected = [line for line in write(theirs).decode().splitlines() if "_created" not in line]
+    assert write(ours).decode().splitlines() == expected
