@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 KEPT_BYTES = 4 * 1024 * 1024
 # To cut a shorter one out costs as much as to read it.
 _LEAST_BYTES = 4096
+# More of what may begin one, or more left of a body, than requests with images have: it is read as it is.
+_MAX_TRIED = 256
+_MAX_LEFT_BYTES = 1024 * 1024
 
 _START = b'"data:'
 _HEADER = re.compile(rb'"data:[^\x00-\x20",;\\\x7f-\xff]{0,64};base64,')
@@ -52,8 +55,10 @@ def lift(body: bytes, most: int) -> Lifted | None:
     left: list[bytes | memoryview] = []
     texts: dict[bytes, memoryview] = {}
     image = None
-    start = at = 0
-    while (at := body.find(_START, at)) >= 0:
+    start = at = cut = 0
+    for _ in range(_MAX_TRIED):
+        if (at := body.find(_START, at)) < 0:
+            break
         header = _HEADER.match(body, at)
         if header is None:
             at += len(_START)
@@ -62,6 +67,8 @@ def lift(body: bytes, most: int) -> Lifted | None:
         if end - begin < _LEAST_BYTES:
             at = begin
             continue
+        if len(texts) == most:
+            return None
         image = None  # before the next is decoded
         try:
             image = _decoded(view[begin:end])
@@ -71,7 +78,10 @@ def lift(body: bytes, most: int) -> Lifted | None:
         left += (view[start:begin], mark)
         texts[b'%s%s"' % (header.group(), mark)] = view[at : end + 1]
         start = at = end
-    if not 0 < len(texts) <= most:
+        cut += end - begin
+    else:
+        return None
+    if not texts or len(body) - cut > _MAX_LEFT_BYTES:
         return None
     skeleton = b"".join((*left, view[start:]))
     if skeleton.count(_MARK) > len(texts):

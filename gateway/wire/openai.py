@@ -491,21 +491,23 @@ def _read_message(
         if part.text:
             spoken.append(part.text)
         if part.type == "image_url" or _is_set(part.image_url):
-            images.append(_image_part(bytes(part.image_url), f"{where}[{place}].image_url", lifted))
+            images.append(_image_part(part.image_url, f"{where}[{place}].image_url", lifted))
 
 
-def _image_part(raw: bytes, where: str, lifted: Lifted) -> ImagePart:
+def _image_part(raw: msgspec.Raw, where: str, lifted: Lifted) -> ImagePart:
     """Take an image's URL out of `{"url": ...}` or, as vLLM accepts too, a bare string."""
-    if raw.startswith(b"{"):
-        raw = bytes(_decode(_MEMBERS, raw).get("url", _NULL))
-    if not raw.startswith(b'"'):
+    if memoryview(raw)[:1] == b"{":
+        raw = _decode(_MEMBERS, raw).get("url", _NULL)
+    view = memoryview(raw)
+    if view[:1] != b'"':
         raise BadRequest(f"{where}: `url` must be a string", param=where)
-    if raw in lifted.texts:
+    text = bytes(view)
+    if lifted.texts and text in lifted.texts:
         data, lifted.image = lifted.image, None
-        return ImagePart(lifted.texts[raw][1:-1], where, raw, data)
-    if b"\\" in raw:
-        return ImagePart(_decode(_STRING, raw).encode(), where, raw)
-    return ImagePart(raw[1:-1], where)
+        return ImagePart(lifted.texts[text][1:-1], where, text, data)
+    if b"\\" in text:
+        return ImagePart(_decode(_STRING, text).encode(), where, text)
+    return ImagePart(view[1:-1], where)
 
 
 def _check_reach(fields: _Body) -> None:
@@ -702,10 +704,10 @@ def _built(raw: bytes | msgspec.Raw) -> Any:
         return None
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+def _decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw) -> Any:
     try:
         # Members that are passed over are not checked for this, and would fail on rewriting or at the engine.
-        if not body.isascii():
+        if isinstance(body, bytes) and not body.isascii():
             body.decode()
         return decoder.decode(body)
     except msgspec.ValidationError as error:

@@ -69,6 +69,8 @@ def test_of_a_large_one_nothing_is_kept_decoded() -> None:
         HEAD + TEXT + b'","b":"data:;base64,\x7f0"}',
         HEAD + TEXT + b'","b":"data:;base64,' + TEXT + b'"}',
         HEAD + b"A" * KEPT_BYTES + rb"\n" + b'"}',
+        HEAD + TEXT + b'"' + b',"data:' * 256,
+        HEAD + TEXT + b'","b":"' + b"b" * 2**20 + b'"}',
     ],
 )
 def test_what_is_short_or_odd_or_too_many_is_left_as_it_is(body: bytes) -> None:
