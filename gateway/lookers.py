@@ -120,9 +120,7 @@ class Lookers:
             if not looker.images:
                 self._pause()
             await self._end(looker)
-            self._complain(
-                "failed at one: %s, exit status %s", type(error).__name__, looker.process.returncode
-            )
+            self._complain(f"failed at one: {type(error).__name__}, exit status {looker.process.returncode}")
             raise
         looker.images += 1
         self._idle.append(looker)
