@@ -23,7 +23,7 @@ KEPT_BYTES = 4 * 1024 * 1024
 _LEAST_BYTES = 4096
 # More of what may begin one, or more left of a body, than requests with images have: it is read as it is.
 _MAX_TRIED = 256
-_MAX_LEFT_BYTES = 1024 * 1024
+_MAX_LEFT_BYTES = 256 * 1024
 
 _START = b'"data:'
 _HEADER = re.compile(rb'"data:[^\x00-\x20",;\\\x7f-\xff]{0,64};base64,')
@@ -57,7 +57,7 @@ def lift(body: bytes, most: int) -> Lifted | None:
     image = None
     start = at = cut = 0
     for _ in range(_MAX_TRIED):
-        if (at := body.find(_START, at)) < 0:
+        if (at := body.find(_START, at, cut + _MAX_LEFT_BYTES)) < 0:
             break
         header = _HEADER.match(body, at)
         if header is None:

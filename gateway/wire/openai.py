@@ -496,10 +496,10 @@ def _read_message(
 
 def _image_part(raw: msgspec.Raw, where: str, lifted: Lifted) -> ImagePart:
     """Take an image's URL out of `{"url": ...}` or, as vLLM accepts too, a bare string."""
-    if memoryview(raw)[:1] == b"{":
+    if bytes(memoryview(raw)[:1]) == b"{":
         raw = _decode(_MEMBERS, raw).get("url", _NULL)
     view = memoryview(raw)
-    if view[:1] != b'"':
+    if bytes(view[:1]) != b'"':
         raise BadRequest(f"{where}: `url` must be a string", param=where)
     text = bytes(view)
     if lifted.texts and text in lifted.texts:
