@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bench.overhead import bodies, machine
 from bench.overhead.native import program
 from bench.overhead.peers import HOME, filled
+from bench.replica import PAGE_BYTES
 from bench.serving import free_port
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ PATH = "/v1/chat/completions"
 DISTURBED = 0.1
 _QUIET_LOOK_S, _QUIET_WITHIN_S = 0.25, 20
 _STOP_S = 10
-_DEFAULTS = {"delay": 0, "jitter": 0, "gap": 5, "events": 64, "hold": 0, "page": 0}
+_DEFAULTS = {"delay": 0, "jitter": 0, "gap": 5, "events": 64, "hold": 0, "page": PAGE_BYTES}
 
 
 class NotServingError(RuntimeError):

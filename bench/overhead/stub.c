@@ -2,11 +2,11 @@
  *
  *   stub PORT [ENGINES]
  *
- * So many engines on ports one after the other, with counts of their own. One thread, one epoll, 127.0.0.1 only. It reads every request to its end and answers whole, or as a stream of
- * events where the body says so. Each answer tells when the request had come (R) and each piece when it was
- * written (T), in nanoseconds of CLOCK_MONOTONIC: "@R:T" in a whole answer and in a stream's first event, "@T" in
- * its others. A client on the same machine thus knows what of its waiting was the engine's, and how late an
- * event came.
+ * So many engines on ports one after the other, with counts of their own. One thread, one epoll, 127.0.0.1 only.
+ * It reads every request to its end and answers whole, or as a stream of events where the body says so. Each
+ * answer tells when the request had come (R) and each piece when it was written (T), in nanoseconds of
+ * CLOCK_MONOTONIC: "@R:T" in a whole answer and in a stream's first event, "@T" in its others. A client on the
+ * same machine thus knows what of its waiting was the engine's, and how late an event came.
  *
  *   GET /set?delay=MS&jitter=MS&gap=MS&events=N&hold=N&page=BYTES
  *
