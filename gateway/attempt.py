@@ -96,9 +96,6 @@ class Job:
     context: Mapping[str, str] = field(default_factory=dict)
     trace: Trace | None = None
 
-    def __post_init__(self) -> None:
-        self.body = self.body if isinstance(self.body, tuple) else (self.body,)
-
     def spent(self) -> None:
         """Let go of the body: an answer to it has begun, which may take long."""
         self.held.drop(sum(map(len, self.body)))
@@ -150,11 +147,6 @@ class Reply:
     whole: bytes | None
     chunks: AsyncIterator[bytes]
     deadline: float
-
-    @property
-    def length(self) -> int | None:
-        """The body's bytes, None where that is not known beforehand."""
-        return None if self.whole is None else len(self.whole)
 
 
 class AttemptFailed(Exception):
@@ -255,7 +247,6 @@ async def _begin(job: Job, answer: Answer, lease: Lease, outturn: Outturn, deadl
                 raise EngineFailed(_ABORTED, code="engine_died")
             outturn.usage, outturn.speculation = whole.usage, whole.speculation
             outturn.account(lease)
-        events._opening, events._over = body, True
     retry_after = answer.retry_after or str(RETRY_AFTER_S) if answer.status == 429 else None
     return Reply(answer.status, answer.content_type, retry_after, body, events, deadline)
 

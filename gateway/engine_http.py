@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._phase = _IDLE
-        self._paused = False
+        self._keep = self._paused = False
         self._parts: list[bytes] = []
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -165,6 +165,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse what has come."""
         if self._phase == _IDLE or self._phase == _DONE:  # unasked
+            self._keep = False
             self.close()
             return
         self._raw += len(data)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.attempt import AttemptFailed, Job, Outturn, attempt
+from gateway.attempt import AttemptFailed, Job, Outturn, Reply, attempt
 from gateway.client import EngineClient
 from gateway.config import Timeouts, parse
 from gateway.errors import GatewayError
@@ -24,6 +25,9 @@ from gateway.state import Lease, State
 from gateway.wire.vllm import STOPPING, speculative_object
 from tests.support import USAGE, FakeEngine, _Sender, chunk, completion, hang, served
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
 CONFIG = """
 model: m
 pools: {p: {engines: [http://e], speculative_config: {method: mtp, num_speculative_tokens: 3}}}
@@ -34,6 +38,7 @@ breaker: {failures: 1}
 ABORTED = b'{"choices":[{"index":0,"delta":{},"message":{"content":""},"finish_reason":"abort"}]}'
 OPENING = b'{"choices":[{"index":0,"delta":{"role":"assistant"},"finish_reason":null}]}'
 BODY = b'{"model": "m"}'
+DONE = b"data: [DONE]\n\n"
 TIMEOUTS = Timeouts(connect_s=2, first_event_s=5, idle_s=5, total_s=20)
 
 
@@ -117,7 +122,7 @@ async def tried(
                 async with attempt(client, job, lease, result.outturn, deadline) as reply:
                     result.status = reply.status
                     result.held = held.size
-                    async for part in reply.chunks:
+                    async for part in parts(reply):
                         result.body += part
                         if begun:
                             begun.set()
@@ -134,6 +139,14 @@ async def tried(
         result.phase = state.snapshot().engines[0].phase
         assert lease.on_lost is None
     return result
+
+
+async def parts(reply: Reply) -> AsyncIterator[bytes]:
+    if reply.whole is not None:
+        yield reply.whole
+        return
+    async for part in reply.chunks:
+        yield part
 
 
 def lose_when_running(state: State, fake: FakeEngine) -> None:
@@ -433,3 +446,31 @@ async def test_an_event_that_does_not_end_is_held_and_ends_the_stream_where_ther
     first = await tried(events(*[b"data: " + b"x" * 30_000] * 9), memory_bytes=100_000)
     assert first.error is not None
     assert (first.status, first.error.code) == (0, "memory_full")
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2, 7, 1000])
+@pytest.mark.parametrize("cut", [0, 5])
+async def test_steps_are_counted_however_they_come(at_a_time: int, cut: int) -> None:
+    """Whole events by the read, or each read but the last ends within one."""
+    stream = [f"data: {json.dumps(event)}\n\n".encode() for event in (*STEPS, USAGE_CHUNK)] + [DONE]
+    whole = b"".join(stream)
+    ends = [sum(map(len, stream[:count])) - cut for count in range(at_a_time, len(stream), at_a_time)]
+    taken = asyncio.Event()
+
+    async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        sent = 0
+        for end in [*ends, len(whole)]:
+            taken.clear()
+            await send.body(whole[sent:end])
+            sent = end
+            # What is cut off within its first event brings nothing that could be waited for.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(taken.wait(), 0.05 if cut else 10)
+        await send.body(b"", more=False)
+
+    result = await tried(behave, begun=taken)
+    assert result.body == whole
+    assert result.sample == Sample(Source.STREAM, Speculation(20, 25))
+    assert (result.outturn.usage, result.outturn.failed) == (Usage(7, 46), 0)
+    assert result.in_flight_at_the_end == 0

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.client import Answer, EngineClient
+from gateway.client import Answer, EngineClient, _opening
 from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
 from gateway.model import Engine
 from tests.faults.hostile import FAULTS, PROMPT, Hostile, Point
+from tests.hosts import answer_of
 from tests.support import FakeEngine, _Sender, hang, served, until
 
 if TYPE_CHECKING:
@@ -305,3 +306,178 @@ async def test_of_a_refusal_no_more_is_read_than_its_words_and_not_for_long() ->
             engine.suffer(FAULTS[fault])
             async with opened(client, engine) as answer:
                 assert least <= len(await answer.glimpse(1000, 0.05)) < 1_000_000
+
+
+# --- what our own client must see to
+
+
+@contextlib.asynccontextmanager
+async def scripted(*scripts: Any) -> AsyncIterator[tuple[EngineClient, Engine]]:
+    """A client, and an engine whose connections behave as told, the last script for all that are left."""
+    left = list(scripts)
+    tasks = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await (left.pop(0) if len(left) > 1 else left[0])(reader, writer)
+        writer.close()
+        tasks.discard(asyncio.current_task())
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        async with EngineClient() as client:
+            yield client, Engine("e", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "p", 0)
+    finally:
+        server.close()
+        await until(lambda: not tasks)
+
+
+def sent(client: EngineClient, engine: Engine, *body: Any, **limits: Any) -> Any:
+    bounds = {"connect_s": 2, "first_event_s": None, **limits}
+    bounds["deadline"] = asyncio.get_running_loop().time() + bounds.get("deadline", 20)
+    return client.post(engine, "/v1/completions", body or (b"{}",), {"X-Request-Id": "r1"}, **bounds)
+
+
+async def test_a_body_goes_out_piece_by_piece_as_one() -> None:
+    got = bytearray()
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got.extend(await reader.readuntil(b"\r\n\r\n"))
+        got.extend(await reader.readexactly(7))
+        writer.write(answer_of(b"well"))
+
+    async with scripted(echo) as (client, engine):
+        async with sent(client, engine, b"abc", memoryview(b"xdex")[1:3], bytearray(b"fg")) as answer:
+            assert (answer.status, await answer.read()) == (200, b"well")
+        with pytest.raises(RuntimeError):
+            await answer.more(None)
+    host = engine.url.removeprefix("http://")
+    assert got.decode().splitlines() == [
+        "POST /v1/completions HTTP/1.1",
+        f"Host: {host}",
+        "Accept-Encoding: identity",
+        "Content-Length: 7",
+        "X-Request-Id: r1",
+        "",
+        "abcdefg",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://engine", "engine"),
+        ("https://engine:443", "engine"),
+        ("https://engine:80", "engine:80"),
+        ("http://[::1]:8000", "[::1]:8000"),
+    ],
+)
+def test_an_engine_is_named_as_its_url_does(url: str, host: str) -> None:
+    origin, head = _opening("GET", url, "/x", "k1")
+    assert head.decode().split("\r\n")[:2] == ["GET /x HTTP/1.1", f"Host: {host}"]
+    assert head.endswith(b"Authorization: Bearer k1\r\n")
+    assert (origin.tls, "[" in origin.host) == (url.startswith("https"), False)
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: b", "a\nb", "a\rb", "a\0"])
+async def test_a_header_is_one_line_and_no_fault_tells_a_key(value: str) -> None:
+    async with EngineClient() as client:
+        with pytest.raises(ValueError, match="line break") as wrong:
+            await client.page(Engine("e", "http://127.0.0.1:9", "p", 0, api_key=value), "/x", 1)
+        assert value not in str(wrong.value)
+
+
+async def test_connections_serve_again_and_again() -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while await reader.readuntil(b"\r\n\r\n{}"):
+            writer.write(answer_of(b"x"))
+
+    async with scripted(serve) as (client, engine):
+        for _ in range(5):
+            async with sent(client, engine) as answer:
+                assert await answer.read() == b"x"
+    assert connections == 1
+
+
+async def test_an_answer_that_comes_before_the_body_is_sent_is_read() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer_of(b"no", "413 Too Large"))
+        await asyncio.Event().wait()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(refuse(reader, writer))
+        await until(lambda: done or task.done())
+        task.cancel()
+
+    done = False
+    async with scripted(serve) as (client, engine):
+        async with sent(client, engine, bytes(50_000_000)) as answer:
+            assert (answer.status, await answer.read()) == (413, b"no")
+        done = True
+
+
+async def test_a_body_that_an_engine_does_not_take_is_bounded_in_time() -> None:
+    async with Hostile() as engine, EngineClient() as client, engine.stopped():
+        for limits, code in (({"deadline": 0.05}, "total_timeout"), ({"first_event_s": 0.05}, "engine_slow")):
+            with pytest.raises(EngineTooSlow) as late:
+                async with sent(client, Engine("e", engine.url, "p", 0), bytes(50_000_000), **limits):
+                    pass
+            assert late.value.code == code
+
+
+async def test_what_never_ends_is_over_with_the_requests_time() -> None:
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b"5\r\nhello\r\n" * 1000)
+            await writer.drain()
+
+    async with scripted(flood) as (client, engine), sent(client, engine, deadline=0.1) as answer:
+        with pytest.raises(EngineTooSlow) as late:
+            await _exhaust(answer, 20)
+        assert late.value.code == "total_timeout"
+
+
+async def test_connecting_takes_no_longer_than_the_request_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("aiohappyeyeballs.start_connection", never)
+    async with EngineClient() as client:
+        engine = Engine("e", "http://127.0.0.1:9", "p", 0)
+        for limits, code in (({"deadline": 0.05}, "total_timeout"), ({"first_event_s": 0.05}, "engine_slow")):
+            with pytest.raises(EngineTooSlow) as late:
+                async with sent(client, engine, **limits):
+                    pass
+            assert late.value.code == code
+        assert await client.healthy(engine, 0.05) is None
+
+
+async def test_a_question_is_asked_again_where_a_kept_connection_dies_of_it() -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer_of(b""))
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with scripted(once) as (client, engine):
+        for _ in range(3):
+            assert await client.healthy(engine, 5) is True
+
+    async def at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with scripted(once, at_once) as (client, engine):
+        assert await client.healthy(engine, 5) is True
+        assert await client.healthy(engine, 5) is False
+    async with scripted(once, at_once) as (client, engine):
+        assert await client.page(engine, "/x", 5) == b""
+        with pytest.raises(EngineFailed) as died:
+            async with sent(client, engine):
+                pass
+        assert died.value.code == "engine_died"
