@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -39,10 +40,10 @@ server: {linger_s: 0, drain_s: 30, admin_port: PORT, replicas: 2}
 
 
 def neighbouring_ports() -> int:
-    """The first of two ports side by side on which nobody listens."""
+    """The first of two ports side by side on which nobody listens, and which the kernel gives to nobody."""
     while True:
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 0)) as one:
-            first: int = one.getsockname()[1]
+        first = random.randrange(10_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", first)):
             with socket.create_server(("127.0.0.1", first + 1)):
                 return first
 
