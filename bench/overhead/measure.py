@@ -32,7 +32,7 @@ PATH = "/v1/chat/completions"
 # A share of a core that others had, from which on a measurement is made again.
 DISTURBED = 0.1
 _QUIET_LOOK_S, _QUIET_WITHIN_S = 0.25, 20
-_STOP_S = 10
+_STOP_S = 4
 _DEFAULTS = {"delay": 0, "jitter": 0, "gap": 5, "events": 64, "hold": 0, "page": PAGE_BYTES}
 
 

@@ -112,12 +112,11 @@ class Figures:
             row = [f"`{name}`"]
             for case in wanted:
                 cell = self.good(name, case)
-                mark = "†" if cell and cell["harness_limit"] else ""
-                row.append(f"{_number(cell['requests_s'])}{mark}" if cell else "-")
+                row.append(f"{_number(cell['requests_s'])}{_marks(cell)}" if cell else "-")
             rows.append(row)
         return markdown(rows) + (
             "\n\n† engine and clients had all of their core: it is theirs, not the gateway's limit; "
-            "then only CPU counts."
+            "then only CPU counts. ‡ some clients had no answer within 12 s."
         )
 
     def delays(self) -> str:
@@ -176,7 +175,7 @@ class Figures:
             if (peer, name) not in self.medians:
                 continue
             cell, good = self.medians[peer, name], self.good(peer, name)
-            rate = f"{_number(cell['requests_s'])}{'†' if cell['harness_limit'] else ''}"
+            rate = f"{_number(cell['requests_s'])}{_marks(cell)}"
             row = [f"`{peer}`", rate if good else "failed"]
             row += [self._added(peer, name, timed, (p,)) for p in ("p50", "p95", "p99")]
             row.append(_number(good["cpu_s_per_1000"]) if good else "-")
@@ -235,6 +234,10 @@ class Figures:
         sizes = [cell["body_bytes"] for (_, name), cell in self.medians.items() if name == case]
         each = sizes[0] if sizes else bodies.SIZES[cases.CASES[case].size]
         return float(each * cases.CASES[case].connections / 2**20)
+
+
+def _marks(cell: Mapping[str, Any]) -> str:
+    return ("†" if cell["harness_limit"] else "") + ("‡" if cell["cut_short"] else "")
 
 
 def _number(value: float | None) -> str:

@@ -6,6 +6,7 @@ import json
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from bench.overhead.cases import CASES
 from bench.overhead.peers import DIRECT
 from bench.serving import ROOT
 
@@ -69,6 +70,7 @@ def medians(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[str
                 there is no gateway;
             samples: requests that were answered, in all rounds; events: events;
             failed: as `failures` says it, of all rounds; failed_share: of all answers;
+            cut_short: in some round not every client had an answer in time: percentiles are lower bounds;
             harness_limit: in most rounds engine and clients were the limit.
     """
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -102,6 +104,7 @@ def _median(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "events": sum(run["events"] for run in group),
         "failed": failures(_sum(group)),
         "failed_share": sum(map(failed, group)) / answers if answers else 1.0,
+        "cut_short": any(run["answered"] < CASES[run["case"]].connections for run in group),
         "harness_limit": sum(map(harness_was_the_limit, group)) * 2 > len(group),
         "foreign": statistics.median(run["share"]["gateway_foreign"] for run in group),
     }
