@@ -20,7 +20,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.serving import ROOT, Served, free_port, serve
+from bench.serving import ROOT, Served, serve
 from gateway import cli, workers
 from gateway.config import load
 from tests.support import FakeEngine, answer, chat, served, until
@@ -43,9 +43,10 @@ def neighbouring_ports() -> int:
     """The first of two ports side by side on which nobody listens, and which the kernel gives to nobody."""
     while True:
         first = random.randrange(10_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", first)):
-            with socket.create_server(("127.0.0.1", first + 1)):
-                return first
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in (first, first + 1):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
 
 
 def children(pid: int) -> list[int]:
@@ -233,7 +234,7 @@ def test_a_wrong_configuration_is_told_once(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize("which", ["port", "admin port"])
 def test_a_port_that_is_taken_is_told_once_and_ends_all(tmp_path: Path, which: str) -> None:
-    path, admin, port = tmp_path / "routes.yaml", neighbouring_ports(), free_port()
+    path, admin, port = tmp_path / "routes.yaml", neighbouring_ports(), neighbouring_ports()
     path.write_text(CONFIG.replace("ENGINE", "http://127.0.0.1:9").replace("PORT", str(admin)))
     with socket.create_server(("127.0.0.1", port if which == "port" else admin + 1)) as taken:
         command = [sys.executable, "-m", "gateway.cli", "serve", "--workers=2", f"--config={path}"]
