@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib.resources
 import logging
+import os
 import re
-import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 
 _INTERNAL = GatewayError("the gateway failed unexpectedly; its log says how", code="internal_error")
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
-_LENGTH = re.compile(r"[0-9]{1,18}")
+_LENGTH = re.compile(rb"[0-9]{1,18}")
 # FastAPI's own would trace each request again, and quote the errors of some.
 _NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 # What a connection takes without waiting for its client to read.
@@ -149,7 +149,7 @@ class Headers:
             await self._app(scope, receive, send)
             return
         given = _header(scope, b"x-request-id")
-        request_id = given if given and _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = given if given and _SANE_ID.fullmatch(given) else os.urandom(16).hex()
         # The server leaves the body of a HEAD away by itself.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         scope = {**scope, "method": method, "state": {**scope.get("state", {}), "request_id": request_id}}
@@ -191,20 +191,24 @@ class Completions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; the client's leaving cancels it."""
-        exchange = _Exchange(scope, send)
+        headers = dict(reversed(scope["headers"]))  # of two, the first
+        cycle: Cycle = scope["extensions"][CYCLE]
+        exchange = _Exchange(cycle, headers.get(b"content-length", b"0"), self._state)
         key = scope["state"].get("key", "")
+        route = headers.get(b"x-ocr-route")
         call = Call(
             path=self._path,
             request_id=scope["state"]["request_id"],
             read=exchange.read,
-            route_header=_header(scope, b"x-ocr-route"),
-            content_type=_header(scope, b"content-type") or "",
+            route_header=None if route is None else route.decode("latin-1"),
+            content_type=headers.get(b"content-type", b"").decode("latin-1"),
             kept=scope["client"] in self._state.kept,
-            context=trace_context.read(scope["headers"]),
+            context=trace_context.read(scope["headers"]) if b"traceparent" in headers else {},
             key=key,
             client=key or (scope["client"][0] if scope["client"] else ""),
         )
         scope["headers"].clear()  # a request may last for minutes, and its headers be large
+        del headers
         try:
             async with self._dispatcher().dispatch(call) as reply:
                 await exchange.answer(reply, call.headers())
@@ -219,18 +223,16 @@ class Completions:
             if not exchange.client_left:
                 raise
         finally:
-            exchange.close()
+            cycle.on_left = None
 
 
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
-        announced = _header(scope, b"content-length") or "0"
+    def __init__(self, cycle: Cycle, announced: bytes, state: State) -> None:
+        self._cycle = cycle
         self._announced = int(announced) if _LENGTH.fullmatch(announced) else 0
-        self._cycle: Cycle = scope["extensions"][CYCLE]
-        self._send = send
-        self._started = False
+        self._state = state
         self.client_left = False
 
     async def read(self, limit: int, held: Held) -> bytes:
@@ -269,45 +271,39 @@ class _Exchange:
         if reply.retry_after:
             headers["retry-after"] = reply.retry_after
         whole = reply.whole
-        if whole is not None:
-            await self._start(reply.status, {"content-length": str(len(whole)), **headers})
-            if len(whole) <= _BUFFERED_BYTES:
-                await self._end(whole)
-                return
+        if whole is None:
+            headers |= _STREAM_HEADERS
+        else:
+            headers["content-length"] = str(len(whole))
+        self._start(reply.status, headers)
+        if whole is not None and len(whole) <= _BUFFERED_BYTES:
+            await self._end(whole)
+            return
         try:
             async with asyncio.timeout_at(reply.deadline + 1):
                 if whole is not None:
-                    await self._send({"type": "http.response.body", "body": whole, "more_body": True})
+                    await self._cycle.write(whole)
                 else:
-                    await self._start(reply.status, {**_STREAM_HEADERS, **headers})
                     async for chunk in reply.chunks:
-                        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+                        await self._cycle.write(chunk)
                 await self._end(b"")
         except TimeoutError as error:
             raise ClientLeft from error
 
     async def refuse(self, error: GatewayError, headers: Mapping[str, str]) -> None:
         """Send an error as the whole answer; nothing where an answer was begun, so that it breaks off."""
-        if self._started:
+        if self._cycle.response_started:
             return
         body = openai.error_body(error)
-        await self._start(error.status, {**openai.error_headers(error, body), **headers})
+        self._start(error.status, {**openai.error_headers(error, body), **headers})
         await self._end(body)
 
-    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        self._started = True
-        raw = [
-            (name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()
-        ]
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+    def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        self._cycle.start(status, headers, close=self._state.closing)
 
     async def _end(self, body: bytes) -> None:
-        self.close()
-        await self._send({"type": "http.response.body", "body": body})
-
-    def close(self) -> None:
-        """Let the client leave."""
         self._cycle.on_left = None
+        await self._cycle.write(body, last=True)
 
 
 def _header(scope: Scope, name: bytes) -> str | None:

@@ -26,7 +26,7 @@ from gateway.wire import head
 from gateway.wire.openai import error_body, error_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from uvicorn import Config
     from uvicorn._types import ASGI3Application, ASGIReceiveEvent
@@ -269,7 +269,8 @@ class Protocol(HttpToolsProtocol):
             return  # the parser stops here: see _without_upgrade
         version, method = self.parser.get_http_version(), self.parser.get_method()
         head.check(version, method, self.headers)
-        path = httptools.parse_url(self.url).path
+        target = httptools.parse_url(self.url)
+        path = target.path
         if not path:
             raise head.bad_http("the request target has no path")
         self._move(self._all.busy)
@@ -281,7 +282,7 @@ class Protocol(HttpToolsProtocol):
             "http_version": version,
             "path": path.decode("ascii"),
             "raw_path": path,
-            "query_string": httptools.parse_url(self.url).query or b"",
+            "query_string": target.query or b"",
         }
         self.scope["state"]["admin"] = self.admin
         self.cycle = Cycle(
@@ -451,9 +452,9 @@ class Protocol(HttpToolsProtocol):
 class Cycle(RequestResponseCycle):
     """A request and its answer.
 
-    Whoever serves it may take its body in one piece, and be called when the client leaves, which costs far
-    less than ASGI's messages and somebody who waits for them. It finds it under CYCLE in the scope's
-    `extensions`.
+    Whoever serves it may take its body in one piece, be called when the client leaves, and write the answer,
+    which costs far less than ASGI's messages and somebody who waits for them. It finds it under CYCLE in the
+    scope's `extensions`.
 
     Attributes:
         fault: what was found wrong while its body came.
@@ -466,6 +467,7 @@ class Cycle(RequestResponseCycle):
     on_left: Callable[[], None] | None = None
     _limit = 0
     _length = 0
+    _head = b""
 
     async def run_asgi(self, app: ASGI3Application) -> None:
         """Serve it, and free it at once."""
@@ -513,6 +515,65 @@ class Cycle(RequestResponseCycle):
         if self.more_body or self.disconnected:
             raise self.fault or ClientLeft
         return b"".join(parts)
+
+    def start(self, status: int, headers: Mapping[str, str], *, close: bool) -> None:
+        """Begin the answer; nothing goes out before its first bytes.
+
+        Args:
+            status: HTTP status.
+            headers: names in lower case; a body without `content-length` is chunked.
+            close: the answer is the connection's last.
+
+        Raises:
+            ValueError: a header would be several.
+        """
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self.keep_alive = self.keep_alive and not close
+        text = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        if text.count("\r") + text.count("\n") != 2 * len(headers):
+            raise ValueError("a header with a line break")
+        length = headers.get("content-length")
+        self.chunked_encoding = length is None
+        self.expected_content_length = int(length or 0)
+        self._head = b"".join(
+            [
+                STATUS_LINE[status],
+                *(b"%b: %b\r\n" % item for item in self.default_headers),
+                text.encode("latin-1", "replace"),
+                b"" if length else b"transfer-encoding: chunked\r\n",
+                b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n",
+            ]
+        )
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Send more of the body, once the client has read enough of what went before.
+
+        Raises:
+            ValueError: it is not as long as was announced.
+        """
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if self.chunked_encoding:
+            data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            data += b"0\r\n\r\n" if last else b""
+        else:
+            self.expected_content_length -= len(data)
+            if self.expected_content_length and (last or self.expected_content_length < 0):
+                raise ValueError("a body of another length than announced")
+        head, self._head = self._head, b""
+        if len(data) > _PART_BYTES and head:
+            self.transport.write(head)
+            head = b""
+        self.transport.write(head + data if head else data)
+        if last:
+            self.response_complete = True
+            self.message_event.set()
+            if not self.keep_alive:
+                self.transport.close()
+            self.on_response()
 
     def take(self, data: bytes | bytearray) -> None:
         """Keep a part of the body.

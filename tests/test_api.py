@@ -179,7 +179,7 @@ async def test_a_fault_after_an_answer_was_begun_breaks_it_off(
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("gateway.attempt._Events.rest", broken)
+    monkeypatch.setattr("gateway.attempt._Events.__anext__", broken)
     with pytest.raises(httpx.RemoteProtocolError):
         await running.http.post(CHAT, json=chat(stream=True))
     assert await running.metric("ocr_gateway_in_flight", route="text") == 0
