@@ -26,6 +26,7 @@ from gateway.machine import keep_memory
 from gateway.policy.sorting import SortRules, sort
 from gateway.wire import images, openai
 from gateway.wire.lift import Lifted
+from gateway.wire.pixels import open_image, read_head
 from gateway.wire.structure import count_scans
 
 if TYPE_CHECKING:
@@ -102,6 +103,12 @@ def bought() -> list[tuple[str, Callable[[], object], Callable[[], object], floa
     return [
         ("an image cut out of 200 kB", partial(read, small), partial(read_whole, small), 2),
         ("an image cut out of 1.5 MB", partial(read, large), partial(read_whole, large), 4),
+        (
+            "a usual JPEG's size",
+            partial(read_head, page, max_pixels=PIXELS),
+            partial(open_image, page, max_pixels=PIXELS, header_only=True),
+            2,
+        ),
         ("a JPEG's scans, where it has one", partial(count_scans, page), lambda: page.count(_MARK), 10),
         ("a JPEG's scans, counted", partial(count_scans, slow), lambda: slow.count(_MARK), 2),
         (

@@ -279,7 +279,7 @@ async def test_the_pixels_of_all_images_together_are_bounded() -> None:
 
 async def test_a_request_of_a_thousand_images_is_refused_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     async with fleet(1) as gateway:
-        monkeypatch.setattr("gateway.wire.images.open_image", None)
+        monkeypatch.setattr("gateway.wire.images.read_head", None)
         reply = await ask(gateway, with_images(*[data_url(PAGE)] * 1000))
         assert (reply.status_code, reply.json()["error"]["code"]) == (400, "too_many_images")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pybase64
 
 from gateway.errors import BadImage
-from gateway.wire.pixels import decoding_bytes, open_image
+from gateway.wire.pixels import decoding_bytes, read_head
 from gateway.wire.structure import count_scans, has_second_page
 
 if TYPE_CHECKING:
@@ -111,20 +111,20 @@ def inspect(data: bytes, *, max_pixels: int) -> ImageInfo:
     """
     if not data:
         raise BadImage("the image is empty (0 bytes)")
-    image = open_image(data, max_pixels=max_pixels, header_only=True)
-    _check_sides(*image.size)
+    kind, width, height, has_one_scan = read_head(data, max_pixels=max_pixels)
+    _check_sides(width, height)
     # Real progressive JPEGs have about ten.
-    scans = count_scans(data) if image.format in ("JPEG", "MPO") else 1
-    if scans * image.width * image.height > _MAX_SCANS * max_pixels:
+    scans = 1 if has_one_scan else count_scans(data)
+    if scans * width * height > _MAX_SCANS * max_pixels:
         raise BadImage(f"the JPEG has {scans:,} scans, too many for its size", code="image_too_large")
-    kind = image.format or ""
     if kind == "TIFF" and has_second_page(data):
         raise BadImage("the TIFF has several pages; send one page per image part", code="multi_page_image")
     return ImageInfo(
         kind,
-        *image.size,
+        width,
+        height,
         complete=_ends_properly(data, kind),
-        decoding_bytes=decoding_bytes(image, scans=scans),
+        decoding_bytes=decoding_bytes(kind, width * height, scans=scans),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from gateway.errors import BadImage
-from gateway.wire.structure import check_structure, without_texts
+from gateway.wire.structure import check_structure, usual_jpeg, without_texts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,25 +50,36 @@ def open_image(data: bytes, *, max_pixels: int | None = None, header_only: bool 
     return image
 
 
+def read_head(data: bytes, *, max_pixels: int) -> tuple[str, int, int, bool]:
+    """Return an image's format, as Pillow names it, width and height, and whether it has one scan for sure.
+
+    Raises:
+        BadImage: as open_image.
+    """
+    if usual := usual_jpeg(data):
+        _check_pixels(usual[:2], max_pixels)
+        return "JPEG", *usual
+    image = open_image(data, max_pixels=max_pixels, header_only=True)
+    return image.format or "", *image.size, image.format not in ("JPEG", "MPO")
+
+
 def _header(data: bytes) -> bytes:
     """As much of an image as opening it may read; of some formats that may be anywhere."""
     anywhere = data[:4] == b"RIFF" or data[:2] in (b"II", b"MM")
     return data if anywhere or len(data) <= _HEADER_BYTES else data[:_HEADER_BYTES]
 
 
-def decoding_bytes(image: Image.Image, *, scans: int) -> int:
+def decoding_bytes(kind: str, pixels: int, *, scans: int) -> int:
     """Return how much memory `thumbnail` takes at most; measured with Pillow 13.
 
     Args:
-        image: as opened.
+        kind: the image's format.
+        pixels: how many it has.
         scans: of a JPEG, how many; 1 for other formats.
     """
-    if image.format in ("JPEG", "MPO"):
-        # One scan is decoded row by row at a fraction of its size; several have all coefficients in memory.
-        each = 0.5 if scans == 1 else 8
-    else:
-        each = 17 if image.format == "WEBP" else 8.5
-    pixels = image.width * image.height
+    # One scan is decoded row by row at a fraction of its size; several have all coefficients in memory.
+    jpeg = 0.5 if scans == 1 else 8
+    each = {"JPEG": jpeg, "MPO": jpeg, "WEBP": 17}.get(kind, 8.5)
     return max(round(pixels * each), min(pixels, _UNREDUCED_PIXELS) * 22)
 
 

@@ -35,6 +35,12 @@ _SCAN = b"\xda"
 # Frames whose first scan is their only one, if all components are in it (T.81, table B.1), and the others.
 _SEQUENTIAL = (b"\xc0", b"\xc1")
 _OTHER_FRAMES = frozenset(bytes([0xC0 + code]) for code in (2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15))
+# A usual JPEG's segments before its pixels: tables, frames of one or more scans, labels, comments.
+_QUANTISATION = b"\xdb"
+_FRAME = frozenset((b"\xc0", b"\xc1", b"\xc2"))
+_LABELS = frozenset((b"\xe0", b"\xee"))
+_UNREAD = frozenset((b"\xc4", b"\xdd", b"\xfe"))
+_USUAL_BYTES = 4096
 # Markers without a length behind them.
 _BARE = frozenset(bytes([code]) for code in (0, 1, *range(0xD0, 0xDA)))
 _UNPACKED = frozenset((b"zTXt", b"iTXt", b"iCCP"))
@@ -95,6 +101,41 @@ def without_texts(data: bytes, *, header_only: bool = False) -> bytes:
     return b"".join((*kept, data[start:])) if kept else data
 
 
+def usual_jpeg(data: bytes) -> tuple[int, int, bool] | None:
+    """Width and height of a JPEG, and whether it has one scan; None where it is not a most usual one.
+
+    One that has nothing but the usual before its pixels is opened by Pillow, too; but that reads its tables,
+    which takes 40 us, and 150 among all else that a gateway does.
+    """
+    head = data[:_USUAL_BYTES]
+    at, size, components = 2 if head.startswith(_JPEG) else len(head), (0, 0), b""
+    while head[at : at + 1] == b"\xff":
+        marker, length = head[at + 1 : at + 2], int.from_bytes(head[at + 2 : at + 4], "big")
+        body = head[at + 4 : at + 2 + length]
+        if len(body) != length - 2:
+            break
+        if marker == _SCAN:
+            return (*size, body[:1] == components) if all(size) else None
+        if marker in _FRAME:
+            # 8 bits, and grey, colours or CMYK.
+            if any(size) or body[:1] != b"\x08" or body[5:6] not in (b"\1", b"\3", b"\4"):
+                break
+            if len(body) != 6 + 3 * body[5]:
+                break
+            size = int.from_bytes(body[3:5], "big"), int.from_bytes(body[1:3], "big")
+            components = body[5:6] if marker in _SEQUENTIAL else b""
+        elif marker in _LABELS:
+            if len(body) < 12:
+                break
+        elif marker == _QUANTISATION:
+            if not _are_tables(body):
+                break
+        elif marker not in _UNREAD:
+            break
+        at += 2 + length
+    return None
+
+
 def count_scans(data: bytes) -> int:
     """How many scans a JPEG has, each of which costs a pass over all pixels.
 
@@ -140,6 +181,13 @@ def _segments(data: bytes) -> list[tuple[bytes, int]]:
         if marker not in _BARE:
             at += int.from_bytes(data[at : at + 2], "big")
     raise _too_many("segments")
+
+
+def _are_tables(body: bytes) -> bool:
+    at = 0
+    while at < len(body):
+        at += 129 if body[at] >> 4 else 65
+    return at == len(body)
 
 
 def _chunks(data: bytes, last: bytes = b"IEND") -> list[tuple[int, bytes, int]]:

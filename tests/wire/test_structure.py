@@ -1,11 +1,13 @@
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BadImage
-from gateway.wire.structure import check_structure, count_scans, has_second_page, without_texts
+from gateway.wire.pixels import open_image
+from gateway.wire.structure import check_structure, count_scans, has_second_page, usual_jpeg, without_texts
 from tests import bombs
 from tests.support import encoded, picture
 
@@ -108,6 +110,66 @@ def test_scans_are_counted_only_where_a_decoder_looks_for_a_second_one() -> None
 @pytest.mark.parametrize("cut", [2, SOF, SOF + 5, SOF + 9, SOS, SOS + 2, SOS + 4])
 def test_scans_of_a_cut_picture_are_counted_as_far_as_it_goes(cut: int) -> None:
     assert count_scans(JPEG[:cut]) in (1, JPEG[:cut].count(MARK))
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("L", {}),
+        ("RGB", {}),
+        ("CMYK", {}),
+        ("RGB", {"progressive": True}),
+        ("RGB", {"optimize": True, "comment": b"scanned", "restart_marker_rows": 1}),
+    ],
+)
+def test_a_usual_jpegs_size_is_told_without_opening_it(mode: str, options: dict[str, Any]) -> None:
+    data = encoded(picture("words", (64, 48)), "JPEG", mode, **options)
+    assert usual_jpeg(data) == (64, 48, not options.get("progressive"))
+    behind = data.index(b"\xff\xda") + 4
+    assert [usual_jpeg(data[:cut]) for cut in range(behind)] == [None] * behind
+
+
+TABLES = JPEG.index(b"\xff\xdb")
+UNUSUAL = {
+    "Exif": (2, 2, bombs.segment(0xE1, b"Exif\0\0" + bytes(20))),
+    "an index of pictures": (2, 2, bombs.segment(0xE2, b"MPF\0" + bytes(20))),
+    "a long comment": (2, 2, bombs.segment(0xFE, bytes(5000))),
+    "fill": (2, 2, b"\xff"),
+    "junk": (2, 2, b"junk"),
+    "a short label": (2, 2, bombs.segment(0xEE, b"Adobe")),
+    "half a table": (TABLES, TABLES, bombs.segment(0xDB, bytes(64))),
+    "half a long table": (TABLES, TABLES, bombs.segment(0xDB, b"\x10" + bytes(64))),
+    "two frames": (SOF, SOF, JPEG[SOF : SOF + 19]),
+    "no frame": (SOF, SOF + 19, b""),
+    "12 bits": (SOF + 4, SOF + 5, b"\x0c"),
+    "two components": (SOF + 9, SOF + 10, b"\2"),
+    "one component of three": (SOF + 9, SOF + 10, b"\1"),
+    "no width": (SOF + 7, SOF + 9, b"\0\0"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_of_an_unusual_jpeg_only_a_library_can_tell(name: str) -> None:
+    start, end, instead = UNUSUAL[name]
+    assert usual_jpeg(JPEG[:start] + instead + JPEG[end:]) is None
+
+
+@given(
+    st.sampled_from(
+        [JPEG, encoded(picture("x"), "JPEG", "L", progressive=True), encoded(picture("x"), "PNG")]
+    ),
+    st.lists(st.tuples(st.integers(0, 700), st.integers(0, 3), st.binary(max_size=4)), max_size=4),
+)
+def test_what_is_told_of_a_usual_jpeg_is_what_a_library_tells(
+    data: bytes, damages: list[tuple[int, int, bytes]]
+) -> None:
+    for at, lost, new in damages:
+        data = data[:at] + new + data[at + lost :]
+    if usual := usual_jpeg(data):
+        image = open_image(data, header_only=True)
+        assert (image.format, image.size) == ("JPEG", usual[:2])
+        assert usual[2] is False or count_scans(data) == 1
+        check_structure(data)
 
 
 @given(st.binary(min_size=1, max_size=60), st.integers(0, 60))
