@@ -1,12 +1,13 @@
 """`python -m bench`: the figures that the documents quote, measured here and now.
 
 The longest have their own commands: `python -m bench.published` and `python -m bench.plan`, 20 minutes each,
-`python -m bench.autoscaling`, and `python -m bench.looking` and `python -m bench.replica`, which want a quiet
-machine.
+`python -m bench.autoscaling`, and `python -m bench.looking`, `python -m bench.overhead` and `python -m bench.scale`,
+which want a quiet machine.
 """
 
-from bench import accounting, accuracy, faults, looking, parsing, published, sorting
+from bench import accounting, accuracy, bookkeeping, faults, looking, parsing, published, sorting
 from bench.choice.__main__ import main as choice
+from bench.scale.__main__ import main as scale
 
 # Guarded: where processes are spawned and not forked, they import this again.
 if __name__ == "__main__":
@@ -18,6 +19,8 @@ if __name__ == "__main__":
     print()
     accounting.main()
     print()
+    bookkeeping.main()
+    print()
     accuracy.main()
     print()
     choice([])
@@ -25,3 +28,5 @@ if __name__ == "__main__":
     faults.main(["--quick"])
     print()
     published.main(["--quick"])
+    print()
+    scale(["--quick"])

@@ -120,7 +120,7 @@ class Poller:
                 await self._poll(watch, max(_MIN_PATIENCE_S, self._scrape_s))
             except Exception:  # one engine's trouble must not end the watch over the others
                 log.exception("the poll of engine %s failed", watch.engine.name)
-            # aiohttp takes a cancellation for its own time limit where both come at once.
+            # A time limit may take a cancellation for its own where both come at once.
             if (task := asyncio.current_task()) and task.cancelling():
                 raise asyncio.CancelledError
             await asyncio.sleep(self._scrape_s * self._rng.uniform(0.8, 1.2))

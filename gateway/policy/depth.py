@@ -151,12 +151,14 @@ class Table:
         self._crossovers = crossovers
         self.max_load = max_load
         self._slownesses = [_slownesses(curve, max_load + 1) if curve else None for curve in curves]
-        self._by_load = None in self._slownesses
+        self._profiled = any(self._slownesses)
         self._weights = weights or [1.0] * len(curves)
         self._crossing = [crossover.load for crossover in crossovers]
         self._hold = lru_cache(maxsize=_REMEMBERED)(self._hold_from)
         # Twice a request an engine is appraised: 11 us with three routes, 1 where it is remembered.
         self._appraisal = lru_cache(maxsize=_REMEMBERED)(self._appraised)
+        # By schedule it is one number that tells: with many routes their mixes hardly come again.
+        self._pressures = lru_cache(maxsize=_REMEMBERED)(self._by_schedule)
 
     def appraise(self, own: Sequence[int], foreign: int, mix: Sequence[float]) -> Appraisal:
         """Appraise an engine.
@@ -173,13 +175,16 @@ class Table:
     def _appraised(self, weights: tuple[float, ...], load: int) -> Appraisal:
         share = load / sum(weights)
         counts = [weight * share for weight in weights]
-        crowding = sum(map(truediv, counts, self._crossing)) if self._by_load else 0.0
-        pairs = zip(self._gains(counts, load), self._crossovers, strict=True)
-        gains = tuple([_by_schedule(one, crowding) if gain is None else gain for gain, one in pairs])
-        return Appraisal(gains, self.cap(weights))
+        gains: Sequence[float] = self._pressures(sum(map(truediv, counts, self._crossing)))
+        if self._profiled:
+            pairs = zip(self._gains(counts, load), gains, strict=True)
+            gains = [pressure if gain is None else gain for gain, pressure in pairs]
+        return Appraisal(tuple(gains), self.cap(weights))
 
     def cap(self, mix: Sequence[float]) -> int:
         """Return the load from which requests had better wait, for an engine with some mix of routes."""
+        if not self._profiled:
+            return self.max_load
         total = sum(mix)
         return self._hold(tuple(math.ceil(weight * _MIX_STEPS / total) for weight in mix))
 
@@ -230,8 +235,6 @@ class Table:
         R = sum(w_q n_q) / mean(N / R_q) = N sum(w_q n_q) / sum(n_q N / R_q), with weights w.
         """
         known = [(count, table) for count, table in zip(counts, self._slownesses, strict=True) if table]
-        if not known:
-            return [None] * len(counts)
         before = sum([count * table[load] for count, table in known])
         after = sum([count * table[load + 1] for count, table in known])
         # A neighbour without a curve of its own is taken to be slowed as the route itself is.
@@ -245,6 +248,26 @@ class Table:
             rate = load * worth / (before + others * table[load]) if load else 0.0
             gains.append((load + 1) * (worth + weight) / (after + (others + 1) * table[load + 1]) - rate)
         return gains
+
+    def _by_schedule(self, crowding: float) -> tuple[float, ...]:
+        """By route, less the pressure of one more request: its load, 3 load^2 / crossover where there is one.
+
+        The best splits of two simulated GPUs obey this law, whatever the route: a depth that will be left is
+        filled first, up to a third of its crossover, and then ever more slowly. An engine that changes its
+        depth by itself fares no worse than one that keeps it, and no worse than a plain one.
+
+        Args:
+            crowding: the engine's requests, each as a part of its own route's crossover.
+        """
+        pressures = []
+        for crossover in self._crossovers:
+            load = crossover.load * crowding + 1
+            if crossover.left:
+                pressures.append(-max(3 * load * load / crossover.load, float(crossover.late)))
+            else:
+                eased = crossover.eased
+                pressures.append(-min(load, 3 * load * load / eased) if eased else -load)
+        return tuple(pressures)
 
     def _hold_from(self, weights: tuple[int, ...]) -> int:
         """The load past a peak that is certain: from there on requests wait; else max_load."""
@@ -267,23 +290,6 @@ class Table:
         past = left + (right - left) * (high - certain) / (high - low)
         enough = next(point.load for point in points if point.rate >= 0.95 * peak.rate)
         return min(max(math.floor(past), math.ceil(enough)), self.max_load)
-
-
-def _by_schedule(crossover: Crossover, crowding: float) -> float:
-    """Less the pressure that one more request makes: its load, 3 load^2 / crossover where there is one.
-
-    The best splits of two simulated GPUs obey this law, whatever the route: a depth that will be left is
-    filled first, up to a third of its crossover, and then ever more slowly. An engine that changes its
-    depth by itself fares no worse than one that keeps it, and no worse than a plain one.
-
-    Args:
-        crossover: the route's.
-        crowding: requests there, each as a part of its own route's crossover.
-    """
-    load = crossover.load * crowding + 1
-    if crossover.left:
-        return -max(3 * load * load / crossover.load, float(crossover.late))
-    return -min(load, 3 * load * load / crossover.eased) if crossover.eased else -load
 
 
 def _error(rate: float, error: float | None = None) -> float:
