@@ -1,8 +1,8 @@
 """`python -m bench`: the figures that the documents quote, measured here and now.
 
 The longest have their own commands: `python -m bench.published` and `python -m bench.plan`, 20 minutes each,
-`python -m bench.autoscaling`, and `python -m bench.looking`, `python -m bench.overhead` and `python -m bench.scale`,
-which want a quiet machine.
+`python -m bench.autoscaling`, and `python -m bench.looking`, `python -m bench.overhead` and
+`python -m bench.scale`, which want a quiet machine.
 """
 
 from bench import accounting, accuracy, bookkeeping, faults, looking, parsing, published, sorting

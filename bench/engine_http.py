@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import uvloop
 
-from bench.replica import Engines
+from bench.stubs import Engines
 from gateway.client import EngineClient
 from gateway.machine import keep_memory
 from gateway.model import Engine

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import TYPE_CHECKING
 
-from bench.replica import scan
+from bench.stubs import scan
 
 if TYPE_CHECKING:
     from pathlib import Path

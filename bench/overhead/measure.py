@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from bench.overhead import bodies, machine
 from bench.overhead.native import program
 from bench.overhead.peers import HOME, filled
-from bench.replica import PAGE_BYTES
 from bench.serving import free_port
+from bench.stubs import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

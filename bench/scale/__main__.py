@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--quick", action="store_true", help="a few points, once, in a minute; writes no file"
     )
     parser.add_argument("--rounds", type=int, default=3, help="of which the medians count; default: 3")
+    parser.add_argument("--tries", type=int, default=3, help="while others disturb a point; default: 3")
     parser.add_argument("--only", default="", metavar="CURVE", help="of: " + ", ".join(_curves()))
     options = parser.parse_args(arguments)
     try:
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="scale-") as folder:
         os.sched_setaffinity(0, {cores[1]})
         try:
-            bench = Bench(Path(folder), (cores[0], cores[1]), seconds, tries=1 if options.quick else 3)
+            tries = 1 if options.quick else options.tries
+            bench = Bench(Path(folder), (cores[0], cores[1]), seconds, tries=tries)
             runs = measure(wanted, bench, rounds)
         finally:
             os.sched_setaffinity(0, set(cores))

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from bench.overhead.measure import Bench, Serving
     from bench.scale.curves import Fleet, Point
 
-# A vLLM's /metrics with a speculative config; `gateway.client` says the same of it.
-PAGE_BYTES = 60_000
 _PROBE_S = 0.05
 _NICE = -10
 # Of a core, for each engine that is read.
@@ -73,9 +71,8 @@ def _foreign(found: dict[str, Any]) -> float:
 def _load(served: Serving, wanted: Point, bench: Bench) -> dict[str, Any]:
     assert wanted.case
     once = replace(bench, tries=1, most_s=bench.seconds if wanted.lasts else bench.most_s)
-    case = replace(wanted.case, engine={**wanted.case.engine, "page": PAGE_BYTES})
     with Probe(served.port) as probe:
-        found = measure.measured(served, case, once)
+        found = measure.measured(served, wanted.case, once)
     if trouble := results.failures(found):
         raise RuntimeError(f"{wanted.name}: {trouble}")
     cpu_ms = found["cpu_s_per_1000"]
@@ -98,7 +95,7 @@ def _load(served: Serving, wanted: Point, bench: Bench) -> dict[str, Any]:
 
 def _polling(served: Serving, bench: Bench) -> dict[str, Any]:
     """What the engines' reading costs while there is no request."""
-    measure.settle(served, {"page": PAGE_BYTES}, bench)
+    measure.settle(served, {}, bench)
     pids = served.pids()
     with Probe(served.port) as probe:
         before = machine.Moment.now(pids, served.engine.pid, bench.cores)
