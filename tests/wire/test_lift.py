@@ -209,6 +209,16 @@ def test_a_usual_request_is_lifted_and_an_engine_gets_every_byte_of_it() -> None
         assert sent == body or stream
 
 
+def test_beside_a_new_model_every_byte_of_the_messages_stays() -> None:
+    body = with_images(
+        b"data:image/png;base64," + TEXT, b"data:image/gif;base64," + TEXT, before=b'"model":"m:table", '
+    )
+    body = body.replace(b'"user"', b'\n "user",  "name": 1.0').replace(b"}]", b"} ]")
+    request = openai.parse_request(body, chat=True, max_images=2)
+    assert len(request.lifted.texts) == 2
+    assert b"".join(openai.rewritten(request, model="m")) == body.replace(b'"m:table", ', b'"m",')
+
+
 def test_nothing_large_is_copied_on_the_way_to_an_engine() -> None:
     url = b"data:image/png;base64," + TEXT * 2
     body = with_images(url, b"http://a.example/b", url, before=b'"model":"m:table",')
