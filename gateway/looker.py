@@ -28,8 +28,8 @@ from gateway.wire.pixels import thumbnail
 if TYPE_CHECKING:
     from gateway.model import LayoutGuess
 
-# What comes before each image: whether its route is asked for, and how many bytes follow. They are its data URL
-# then, which need not be decoded before its turn has come; else the encoded image itself.
+# What comes before each image: whether its route is asked for, and how many bytes follow. They are then its
+# data URL, which need not be decoded before its turn has come; else the encoded image itself.
 HEAD = struct.Struct(">?Q")
 # The gateway's own work goes first where both share a core.
 _NICENESS = 10
