@@ -65,12 +65,14 @@ def _python(figures: Figures) -> list[list[str]]:
     }
     if not shares:
         return []
-    missed = [f"`{rival}`, {case}: {share:.2f}" for (rival, case), share in shares.items() if share >= 1]
-    found = (
-        f"less in {len(shares) - len(missed)} of {len(shares)}; " + "; ".join(missed)
-        if missed
-        else "less in all"
-    )
+    missed = []
+    for rival in _PYTHON:
+        above = {case: share for (name, case), share in shares.items() if name == rival and share >= 1}
+        if above:
+            worst = max(above, key=above.__getitem__)
+            missed.append(f"not than `{rival}` in {len(above)}, at worst {above[worst]:.2f} x ({worst})")
+    number = sum(share < 1 for share in shares.values())
+    found = "; ".join([f"less in {number} of {len(shares)}", *missed])
     return [_said("CPU a request: less than every rival in Python, in every case", found, not missed)]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.overhead import bodies, cases, goals, results
+from bench.overhead.measure import DISTURBED
 from bench.overhead.peers import DIRECT, OURS
 from bench.overhead.results import FAILED_SHARE, markdown
 from bench.serving import ROOT
@@ -61,7 +62,7 @@ class Figures:
         samples = [cell["samples"] for cell in cells]
         text = (
             f"Measured on {about['when']}: {about['processor']}, {about['cores']} cores, "
-            f"Linux {about['kernel']}, Python {about['python']}. Medians of {about['rounds']} rounds of "
+            f"Linux {about['kernel']}, Python {about['python']}. Medians of {about['rounds']} round(s) of "
             f"{about['seconds']:g} s each. {sum(samples):,} requests in all, {min(samples):,} to "
             f"{max(samples):,} in a cell."
         )
@@ -71,9 +72,11 @@ class Figures:
                 f" of the cells, and by {_percent(max(spreads))} at most."
             )
         foreign = [cell["foreign"] for cell in cells]
+        warning = " **The machine was busy: of these figures only CPU means something.**"
         return (
             f"{text} Of the gateway's core others had {_percent(statistics.median(foreign))} in half of the "
             f"cells, and {_percent(max(foreign))} at most."
+            f"{warning if statistics.median(foreign) > DISTURBED else ''}"
         )
 
     def rivals(self) -> str:
