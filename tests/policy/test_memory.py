@@ -49,7 +49,7 @@ def test_many_that_ask_in_turn_get_equal_shares_with_one_more_in_reserve() -> No
 
 @pytest.mark.parametrize(
     ("memory", "limit"),
-    [(128 * MIB, 64 * MIB), (2048 * MIB, 448 * MIB), (16384 * MIB, 5226 * MIB)],
+    [(128 * MIB, 64 * MIB), (2048 * MIB, 405 * MIB), (16384 * MIB, 5184 * MIB)],
 )
 def test_the_limit_leaves_room_for_what_a_byte_costs_and_for_the_process(memory: int, limit: int) -> None:
     assert default_limit(memory) == pytest.approx(limit, abs=MIB)
