@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
+from matplotlib.ticker import NullFormatter
 
 from bench.overhead.peers import DIRECT, OURS
+from bench.overhead.results import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,8 +93,10 @@ def _panel(
         color=["tab:blue" if name == OURS else "tab:gray" for name in names],
     )
     for place, name in enumerate(names):
-        axes.text(found[name], place, f" {found[name]:.3g}", va="center", fontsize=7)
+        axes.text(found[name], place, f" {number(found[name])}", va="center", fontsize=7)
     axes.set_xscale("log")
-    axes.margins(x=0.15)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if found:
+        axes.set_xlim(min(found.values()) / 2, max(found.values()) * 4)
     axes.tick_params(labelsize=7)
     axes.set_title(title, fontsize=8)

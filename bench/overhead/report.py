@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bench.overhead import bodies, cases, goals, results
 from bench.overhead.measure import DISTURBED
 from bench.overhead.peers import DIRECT, OURS
-from bench.overhead.results import FAILED_SHARE, markdown
+from bench.overhead.results import FAILED_SHARE, markdown, number
 from bench.serving import ROOT
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Figures:
             row = [f"`{name}`"]
             for case in wanted:
                 cell = self.good(name, case)
-                row.append(f"{_number(cell['requests_s'])}{_marks(cell)}" if cell else "-")
+                row.append(f"{number(cell['requests_s'])}{_marks(cell)}" if cell else "-")
             rows.append(row)
         return markdown(rows) + (
             "\n\n† engine and clients had all of their core: it is theirs, not the gateway's limit; "
@@ -178,12 +178,12 @@ class Figures:
             if (peer, name) not in self.medians:
                 continue
             cell, good = self.medians[peer, name], self.good(peer, name)
-            rate = f"{_number(cell['requests_s'])}{_marks(cell)}"
+            rate = f"{number(cell['requests_s'])}{_marks(cell)}"
             row = [f"`{peer}`", rate if good else "failed"]
             row += [self._added(peer, name, timed, (p,)) for p in ("p50", "p95", "p99")]
-            row.append(_number(good["cpu_s_per_1000"]) if good else "-")
+            row.append(number(good["cpu_s_per_1000"]) if good else "-")
             if streamed:
-                row.append(_number(good["cpu_s_per_1000_events"]) if good else "-")
+                row.append(number(good["cpu_s_per_1000_events"]) if good else "-")
                 row += [
                     self._absolute(peer, name, "event_delay_ms", (p,)) for p in ("p50", "p95", "p99", "max")
                 ]
@@ -194,9 +194,9 @@ class Figures:
     def trouble(self) -> str:
         """List answers that were no good ones."""
         found = [
-            f"* `{peer}`, {name}: {cell['failed']} beside {cell['samples']:,} answers"
+            f"* `{peer}`, {name}: {cell['failed'] or 'nothing in time,'} beside {cell['samples']:,} answers"
             for (peer, name), cell in self.medians.items()
-            if cell["failed"]
+            if cell["failed"] or not cell["samples"]
         ]
         return "\n".join(found) or "None."
 
@@ -207,7 +207,7 @@ class Figures:
         for name in self.names:
             if name != DIRECT:
                 cells = [self.good(name, case) for case in wanted]
-                rows.append([f"`{name}`", *(_number(value(cell)) if cell else "-" for cell in cells)])
+                rows.append([f"`{name}`", *(number(value(cell)) if cell else "-" for cell in cells)])
         return markdown(rows)
 
     def _of_kind(self, kind: str) -> list[str]:
@@ -226,11 +226,11 @@ class Figures:
         cell, base = self.good(peer, case), self.good(DIRECT, case)
         if not cell or not base or peer == DIRECT or not cell[name] or not base[name]:
             return "-"
-        return " / ".join(_number(cell[name][p] - base[name][p]) for p in percentiles)
+        return " / ".join(number(cell[name][p] - base[name][p]) for p in percentiles)
 
     def _absolute(self, peer: str, case: str, name: str, percentiles: Sequence[str]) -> str:
         cell = self.good(peer, case)
-        return " / ".join(_number(cell[name][p]) for p in percentiles) if cell and cell[name] else "-"
+        return " / ".join(number(cell[name][p]) for p in percentiles) if cell and cell[name] else "-"
 
     def sum_mib(self, case: str) -> float:
         """Return how much all the bodies of a case are together."""
@@ -241,14 +241,6 @@ class Figures:
 
 def _marks(cell: Mapping[str, Any]) -> str:
     return ("†" if cell["harness_limit"] else "") + ("‡" if cell["cut_short"] else "")
-
-
-def _number(value: float | None) -> str:
-    """Three digits, as far as they mean something."""
-    if value is None:
-        return "-"
-    digits = next((digits for digits, least in enumerate((100, 10, 1)) if abs(value) >= least), 3)
-    return f"{value:,.{digits}f}"
 
 
 def _percent(share: float) -> str:

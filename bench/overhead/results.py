@@ -139,6 +139,14 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in lines)
 
 
+def number(value: float | None) -> str:
+    """Three digits, as far as they mean something."""
+    if value is None:
+        return "-"
+    digits = next((digits for digits, least in enumerate((100, 10, 1)) if abs(value) >= least), 3)
+    return f"{value:,.{digits}f}"
+
+
 def write(path: Path, found: Mapping[str, Any], *, keep: bool = False) -> None:
     """Write results, a line for each measurement.
 

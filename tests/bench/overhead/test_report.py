@@ -120,6 +120,9 @@ def test_a_gateway_that_refuses_has_no_figures() -> None:
     assert row(found.everything(), "`haproxy`")[0] == "failed"
     assert "`haproxy`, 1 kB x 32: 100 x 503" in found.trouble()
     assert figures(run("ocr-gateway", "1 kB x 32")).trouble() == "None."
+    mute = run("litellm", "1 kB x 32", answered=0, statuses={}, cpu=None, outside_ms=None)
+    assert "`litellm`, 1 kB x 32: nothing in time" in figures(mute).trouble()
+    assert row(figures(mute).everything(), "`litellm`")[0] == "failed"
 
 
 def test_broken_and_refused_answers_are_failures() -> None:
