@@ -58,7 +58,8 @@ class Figures:
 
     def curve(self, name: str) -> list[Mapping[str, Any]]:
         """Return the points of a curve."""
-        return [point for point in self.points if point["curve"] == name]
+        found = [point for point in self.points if point["curve"] == name]
+        return sorted(found, key=lambda point: point["at"] if isinstance(point["at"], int) else 0)
 
     def rule(self) -> Rule | None:
         """Return what was measured as a rule: lines of least squares; None where curves are missing."""
@@ -173,7 +174,6 @@ class Figures:
             [
                 "engines",
                 "reading them, of the core",
-                "ms an engine and second",
                 "oldest reading, s",
                 "MiB",
                 "series",
@@ -189,7 +189,6 @@ class Figures:
                 [
                     _int(count),
                     f"{share:.1%}",
-                    _3(1e3 * share / count),
                     f"{point['oldest_reading_s']:.1f}",
                     _int(point["rss_mib"]),
                     _int(point["series"]),

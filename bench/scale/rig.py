@@ -97,11 +97,12 @@ def _polling(served: Serving, bench: Bench) -> dict[str, Any]:
     """What the engines' reading costs while there is no request."""
     measure.settle(served, {}, bench)
     pids = served.pids()
+    before = machine.Moment.now(pids, served.engine.pid, bench.cores)
+    time.sleep(2 * bench.seconds)
+    after = machine.Moment.now(pids, served.engine.pid, bench.cores)
     with Probe(served.port) as probe:
-        before = machine.Moment.now(pids, served.engine.pid, bench.cores)
-        time.sleep(2 * bench.seconds)
-        after = machine.Moment.now(pids, served.engine.pid, bench.cores)
-        lags = probe.within(after.at - before.at)
+        time.sleep(bench.seconds)
+        lags = probe.within(bench.seconds)
     began = time.monotonic()
     page = _get(served.port, "/metrics")
     took = time.monotonic() - began
