@@ -11,6 +11,7 @@ import argparse
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -163,5 +164,12 @@ def _run(peer: Peer, wanted: Sequence[Case], bench: Bench, number: int) -> list[
     return runs
 
 
+def _end(*_: object) -> None:
+    raise SystemExit("ended")
+
+
 if __name__ == "__main__":
+    # In the background of a shell SIGINT is ignored, and what is started here would inherit that.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
     main()
