@@ -27,7 +27,7 @@ from gateway.wire.steps import Steps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TURNS, AT_ONCE, EVENTS = 7, 32, 64
+TURNS, AT_ONCE, EVENTS = 5, 32, 64
 PATH = "/v1/chat/completions"
 HEADERS = {"Content-Type": "application/json", "X-Request-Id": "r"}
 
@@ -123,9 +123,9 @@ def main() -> None:
     keep_memory()
     rows = []
     for name, size, count, events in (
-        ("a request of 1 kB", 1000, 1600, 0),
-        ("a request of 200 kB", 200_000, 800, 0),
-        (f"a stream of {EVENTS + 3} events", 1000, 256, EVENTS),
+        ("a request of 1 kB", 1000, 960, 0),
+        ("a request of 200 kB", 200_000, 480, 0),
+        (f"a stream of {EVENTS + 3} events", 1000, 128, EVENTS),
     ):
         with engine(events) as url:
             rows.append((name, "aiohttp", "ours", *uvloop.run(compared(url, size, count))))
