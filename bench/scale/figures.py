@@ -99,15 +99,35 @@ class Figures:
             "(its /health and /metrics)"
         )
 
+    def example(self) -> str:
+        """Work out replicas for a load."""
+        rule, held = self.rule(), [point for point in self.curve("held") if point["at"] == "1.5 MB"]
+        if rule is None or not held:
+            return ""
+        cost_ms = rule.of(1.5, 64)
+        gigabytes = 1200 * (held[0]["rss_mib"] - self._rest_mib()) / 256 * 1048576 / 1e9
+        return (
+            f"For example 60 pages a second of 1.5 MB each, streamed in 64 events, 20 s each: {cost_ms:.1f} ms, "
+            f"so 60 x {cost_ms:.1f} / 600 = {60 * cost_ms / 600:.1f} replicas of CPU; 1,200 requests in flight "
+            f"hold {gigabytes:.1f} GB, in each of two half of that. Two, and one to spare: three."
+        )
+
     def circumstances(self) -> str:
         """Say on what, when and how often it was measured."""
         about = self.about
         spreads = sorted(point["spread"] for point in self.points if "cpu_ms" in point)
-        middle = f", by {spreads[len(spreads) // 2]:.0%} in half of the points" if about["rounds"] > 1 else ""
+        others = sorted(point["share"].get("gateway_foreign", 0.0) for point in self.points)
+        differed = ""
+        if about["rounds"] > 1:
+            half = spreads[len(spreads) // 2]
+            differed = (
+                f", between which CPU differed by {half:.0%} in half of the points, {spreads[-1]:.0%} at most"
+            )
         return (
             f"{about['when']}, {about['processor']}, {about['cores']} cores, Linux {about['kernel']}, Python "
-            f"{about['python']}; medians of {about['rounds']} rounds of {about['seconds']:g} s, between "
-            f"which CPU differed by {max(spreads):.0%} at most{middle}."
+            f"{about['python']}; medians of {about['rounds']} rounds of {about['seconds']:g} s"
+            f"{differed}. Of the gateway's core others had "
+            f"{others[len(others) // 2]:.0%} in half of the points, and {others[-1]:.0%} at most."
         )
 
     def _bodies(self) -> list[list[str]]:

@@ -41,6 +41,7 @@ def filled(text: str, figures: Figures) -> str:
     """
     blocks = figures.tables() | {
         "circumstances": figures.circumstances(),
+        "example": figures.example(),
         "limits": markdown(figures.limits()),
         "rule": figures.rule_text(rule) if (rule := figures.rule()) else "",
     }
