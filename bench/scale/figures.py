@@ -108,8 +108,8 @@ class Figures:
         gigabytes = 1200 * (held[0]["rss_mib"] - self._rest_mib()) / 256 * 1048576 / 1e9
         return (
             f"For example 60 pages a second of 1.5 MB each, streamed in 64 events, 20 s each: "
-            f"{cost_ms:.1f} ms, so 60 x {cost_ms:.1f} / 600 = {60 * cost_ms / 600:.1f} replicas of CPU; 1,200 "
-            f"requests in flight hold {gigabytes:.1f} GB in all. Availability has the last word: three."
+            f"{cost_ms:.1f} ms, so 60 x {cost_ms:.1f} / 600 = {60 * cost_ms / 600:.1f} replicas of CPU; "
+            f"1,200 requests in flight hold {gigabytes:.1f} GB in all. Availability has the last word: three."
         )
 
     def circumstances(self) -> str:
