@@ -49,9 +49,7 @@ class Server(uvicorn.Server):
 
     server_state: Connections
 
-    def __init__(
-        self, gateway: Gateway, host: str = "127.0.0.1", port: int = 0, *, worker: int = 0
-    ) -> None:
+    def __init__(self, gateway: Gateway, host: str = "127.0.0.1", port: int = 0, *, worker: int = 0) -> None:
         """Make one; `serve` or `run` start it.
 
         Args:

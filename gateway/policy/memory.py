@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 _MIB = 2**20
-# What a gateway without requests takes, with room for its connections' buffers; its two processes that look at
-# images, at rest; and what looking may take (gateway.vision).
+# What a gateway without requests takes, with room for its connections' buffers; its two processes that look
+# at images, at rest; and what looking may take (gateway.vision).
 _RESERVED = (192 + 128 + 512) * _MIB
 # Resident bytes that a byte held has been measured to cost, at worst: see docs/configuration.md.
 _FACTOR = 3
