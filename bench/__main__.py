@@ -5,7 +5,7 @@ The longest have their own commands: `python -m bench.published` and `python -m 
 `python -m bench.scale`, which want a quiet machine.
 """
 
-from bench import accounting, accuracy, bookkeeping, faults, looking, parsing, published, sorting
+from bench import accounting, accuracy, bookkeeping, engine_http, faults, looking, parsing, published, sorting
 from bench.choice.__main__ import main as choice
 from bench.scale.__main__ import main as scale
 
@@ -20,6 +20,8 @@ if __name__ == "__main__":
     accounting.main()
     print()
     bookkeeping.main()
+    print()
+    engine_http.main()
     print()
     accuracy.main()
     print()
