@@ -187,6 +187,8 @@ class Hostile:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         peer = Peer(self, reader, writer)
+        # What is written is to be there: else it waits for the gateway's next packet.
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             while not writer.is_closing():
                 await self._answer(peer)
