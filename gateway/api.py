@@ -210,8 +210,7 @@ class Completions:
         scope["headers"].clear()  # a request may last for minutes, and its headers be large
         del headers
         try:
-            async with self._dispatcher().dispatch(call) as reply:
-                await exchange.answer(reply, call.headers())
+            await self._dispatcher().dispatch(call, lambda reply: exchange.answer(reply, call.headers()))
         except GatewayError as error:
             await exchange.refuse(error, call.headers())
         except ClientLeft:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from gateway.wire.steps import Steps
 from gateway.wire.vllm import is_stopping
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from typing import Self
 
     from gateway.client import Answer, EngineClient
@@ -159,11 +159,15 @@ class AttemptFailed(Exception):
         self.code = error.code
 
 
-@asynccontextmanager
 async def attempt(
-    client: EngineClient, job: Job, lease: Lease, outturn: Outturn, deadline: float
-) -> AsyncIterator[Reply]:
-    """Send a job to the engine of a lease and yield the answer, once its first byte for the client is there.
+    client: EngineClient,
+    job: Job,
+    lease: Lease,
+    outturn: Outturn,
+    deadline: float,
+    deliver: Callable[[Reply], Awaitable[None]],
+) -> None:
+    """Send a job to the engine of a lease; deliver the answer once its first byte for the client is there.
 
     Args:
         client: sends it.
@@ -171,6 +175,7 @@ async def attempt(
         lease: the place on the engine; hears of signs of life, and how the work went.
         outturn: filled while the answer goes through.
         deadline: when the answer must be complete, on the event loop's clock.
+        deliver: passes the answer on; the engine is occupied until it is done.
 
     Raises:
         AttemptFailed: there is no such byte.
@@ -221,7 +226,7 @@ async def attempt(
                 if span:
                     span.end()
             job.spent()
-            yield reply
+            await deliver(reply)
         finally:
             if answer:
                 answer.close()

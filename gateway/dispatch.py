@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from gateway.state import Lease
 from gateway.wire import openai
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -152,9 +152,12 @@ class Dispatcher:
         self._intake = intake
         self._tracing = tracing
 
-    @asynccontextmanager
-    async def dispatch(self, call: Call) -> AsyncIterator[Reply]:
-        """Answer one request; the engine is occupied until the block is left.
+    async def dispatch(self, call: Call, answer: Callable[[Reply], Awaitable[None]]) -> None:
+        """Answer one request.
+
+        Args:
+            call: the request.
+            answer: sends the answer to the client; the engine is occupied until it is done.
 
         Raises:
             GatewayError: the request gets no answer.
@@ -183,16 +186,13 @@ class Dispatcher:
             job = self._job(call, request, taken.repaired, fleet.config, route)
             # A request holds its body once, and nothing beside it while an engine works.
             del request, taken
-            async with self._answered(call, job, route, fleet.config.routes[route].queue) as reply:
-                call.code = reply.status
-                yield reply
-                call.code = call.outturn.failed or call.code
+            await self._answer(call, job, route, fleet.config.routes[route].queue, answer)
         except GatewayError as error:
             call.code, call.error = error.status, error.code or ""
             if error.code == FULL:
                 self._metrics.shed(call.decision.route if call.decision else "", FULL)
             raise
-        except (ClientLeft, asyncio.CancelledError, GeneratorExit):
+        except (ClientLeft, asyncio.CancelledError):
             if not call.outturn.ended:  # who leaves with all of the answer has had it
                 call.code, call.error = CLIENT_LEFT, "client_left"
             raise
@@ -269,9 +269,17 @@ class Dispatcher:
                 trace=call.trace,
             )
 
-    @asynccontextmanager
-    async def _answered(self, call: Call, job: Job, route: str, queue: Queue) -> AsyncIterator[Reply]:
+    async def _answer(
+        self, call: Call, job: Job, route: str, queue: Queue, answer: Callable[[Reply], Awaitable[None]]
+    ) -> None:
         """Have a job answered, by another engine where the first failed before its first byte."""
+
+        async def deliver(reply: Reply) -> None:
+            call.code = reply.status
+            with call.stage("answer"):
+                await answer(reply)
+            call.code = call.outturn.failed or call.code
+
         state, now = self._state, asyncio.get_running_loop().time
         state.begun()
         deadline = 0.0
@@ -287,9 +295,7 @@ class Dispatcher:
                 else:
                     deadline = now() + job.timeouts.total_s
                 try:
-                    async with attempt(self._client, job, lease, call.outturn, deadline) as reply:
-                        with call.stage("answer"):
-                            yield reply
+                    await attempt(self._client, job, lease, call.outturn, deadline, deliver)
                     return
                 except AttemptFailed as error:
                     failed = error

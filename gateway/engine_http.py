@@ -19,10 +19,10 @@ import aiohappyeyeballs
 import httptools
 
 from gateway.errors import EngineFailed
-from gateway.unread import has_unread
+from gateway.unread import watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from gateway.model import Buffer
@@ -74,9 +74,20 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        *("_body", "_chunked", "_end", "_ends_by_close", "_fault", "_head", "_headers", "_hints", "_keep"),
-        *("_length", "_loop", "_parser", "_parts", "_paused", "_phase", "_pool", "_raw", "_taken", "_timer"),
-        *("_timer_at", "_transport", "_waiter", "content_type", "kept_at", "origin", "retry_after", "status"),
+        *(
+            "_body",
+            "_chunked",
+            "_end",
+            "_ends_by_close",
+            "_fault",
+            "_has_unread",
+            "_head",
+            "_headers",
+            "_hints",
+        ),
+        *("_keep", "_length", "_loop", "_parser", "_parts", "_paused", "_phase", "_pool", "_raw", "_taken"),
+        *("_timer", "_timer_at", "_transport", "_waiter", "content_type", "kept_at", "origin", "retry_after"),
+        "status",
     )
 
     def __init__(self, origin: Origin, pool: Pool) -> None:
@@ -90,6 +101,7 @@ class Connection(asyncio.Protocol):
         self._keep = self._paused = False
         self._parts: list[bytes] = []
         self._waiter: asyncio.Future[None] | None = None
+        self._has_unread: Callable[[], bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = self._end = math.inf
 
@@ -151,7 +163,10 @@ class Connection(asyncio.Protocol):
 
     def is_quiet(self) -> bool:
         """Whether nothing has come since its last answer, be it only to the socket, and be it an end."""
-        return not self._transport.is_closing() and not has_unread(self._transport)
+        if self._transport.is_closing():
+            return False
+        self._has_unread = self._has_unread or watch(self._transport)
+        return not self._has_unread()
 
     def close(self) -> None:
         """Close it, at once and with whatever is under way."""

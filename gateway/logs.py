@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -13,6 +12,8 @@ import traceback
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -69,7 +70,7 @@ class _Formatter(logging.Formatter):
     def __init__(self, kind: LogFormat) -> None:
         super().__init__()
         self._kind = kind
-        self._encode = json.JSONEncoder(default=str).encode
+        self._encode = msgspec.json.Encoder(enc_hook=str).encode
         self._second = (-1, "")
 
     def format(self, record: logging.LogRecord) -> str:
@@ -83,7 +84,7 @@ class _Formatter(logging.Formatter):
         trace = "\n".join(_trace(error, set()))[-_TRACE:] if error else ""
         if self._kind == "json":
             line = {"at": at, "level": record.levelname, "logger": record.name, "message": message}
-            return self._encode({**line, **fields, **({"trace": trace} if trace else {})})
+            return self._encode({**line, **fields, **({"trace": trace} if trace else {})}).decode()
         told = "".join([f" {name}={value}" for name, value in fields.items() if value not in ("", None)])
         rest = "".join(f"\n    {_clean(line, _TRACE)}" for line in trace.split("\n")) if trace else ""
         return f"{at} {record.levelname:<7} {message}{told}{rest}"

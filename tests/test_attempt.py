@@ -116,20 +116,23 @@ async def tried(
             timeouts=timeouts,
             merged=merged,
         )
+
+        async def deliver(reply: Reply) -> None:
+            result.status = reply.status
+            result.held = held.size
+            async for part in parts(reply):
+                result.body += part
+                if begun:
+                    begun.set()
+                if leave_at and leave_at in result.body:
+                    break
+            result.held_at_the_end = held.size
+            result.in_flight_at_the_end = state.snapshot().routes["text"].in_flight
+
         deadline = asyncio.get_running_loop().time() + 20
         with lease:
             try:
-                async with attempt(client, job, lease, result.outturn, deadline) as reply:
-                    result.status = reply.status
-                    result.held = held.size
-                    async for part in parts(reply):
-                        result.body += part
-                        if begun:
-                            begun.set()
-                        if leave_at and leave_at in result.body:
-                            break
-                    result.held_at_the_end = held.size
-                    result.in_flight_at_the_end = state.snapshot().routes["text"].in_flight
+                await attempt(client, job, lease, result.outturn, deadline, deliver)
             except AttemptFailed as failed:
                 result.failure, result.code, result.error = failed.failure, failed.error.code, failed.error
                 assert held.size == sum(map(len, job.body)) == len(BODY)
