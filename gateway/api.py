@@ -269,21 +269,19 @@ class _Exchange:
         headers = {"content-type": reply.content_type, **headers}
         if reply.retry_after:
             headers["retry-after"] = reply.retry_after
-        whole = reply.whole
-        if whole is None:
-            headers |= _STREAM_HEADERS
-        else:
-            headers["content-length"] = str(len(whole))
+        body = reply.body
+        whole = body if isinstance(body, bytes) else None
+        headers |= _STREAM_HEADERS if whole is None else {"content-length": str(len(whole))}
         self._start(reply.status, headers)
         if whole is not None and len(whole) <= _BUFFERED_BYTES:
             await self._end(whole)
             return
         try:
             async with asyncio.timeout_at(reply.deadline + 1):
-                if whole is not None:
-                    await self._cycle.write(whole)
+                if isinstance(body, bytes):
+                    await self._cycle.write(body)
                 else:
-                    async for chunk in reply.chunks:
+                    async for chunk in body:
                         await self._cycle.write(chunk)
                 await self._end(b"")
         except TimeoutError as error:

@@ -136,16 +136,14 @@ class Reply:
         status: HTTP status.
         content_type: the engine's.
         retry_after: the Retry-After of a 429.
-        whole: the body; None where it is a stream.
-        chunks: the body of a stream, as it comes.
+        body: whole, or a stream's as it comes.
         deadline: when the last byte must have gone out, on the event loop's clock.
     """
 
     status: int
     content_type: str
     retry_after: str | None
-    whole: bytes | None
-    chunks: AsyncIterator[bytes]
+    body: bytes | AsyncIterator[bytes]
     deadline: float
 
 
@@ -218,7 +216,7 @@ async def attempt(
                 raise AttemptFailed(_FAILURES.get(told.code or "", Failure.GARBAGE), told) from error
             finally:
                 lease.on_lost = None
-            if reply.whole is not None:  # a stream is judged at its end
+            if isinstance(reply.body, bytes):  # a stream is judged at its end
                 # A client's own mistake says nothing of the engine.
                 lease.outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
                 lease.release()  # a slow reader keeps no engine's place
@@ -238,10 +236,10 @@ async def _begin(job: Job, answer: Answer, lease: Lease, outturn: Outturn, deadl
     Raises:
         GatewayError: it broke off before, or is no completion.
     """
-    events = _Events(answer, lease, outturn, job)
-    body = None
+    body: bytes | _Events
     if job.stream and answer.is_stream:
-        await events.begin()
+        body = _Events(answer, lease, outturn, job)
+        await body.begin()
     else:
         body = await answer.read(job.answer_bytes, job.held.answered)
         if answer.status < 400:
@@ -253,7 +251,7 @@ async def _begin(job: Job, answer: Answer, lease: Lease, outturn: Outturn, deadl
             outturn.usage, outturn.speculation = whole.usage, whole.speculation
             outturn.account(lease)
     retry_after = answer.retry_after or str(RETRY_AFTER_S) if answer.status == 429 else None
-    return Reply(answer.status, answer.content_type, retry_after, body, events, deadline)
+    return Reply(answer.status, answer.content_type, retry_after, body, deadline)
 
 
 class _Events:

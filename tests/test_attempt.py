@@ -145,10 +145,10 @@ async def tried(
 
 
 async def parts(reply: Reply) -> AsyncIterator[bytes]:
-    if reply.whole is not None:
-        yield reply.whole
+    if isinstance(reply.body, bytes):
+        yield reply.body
         return
-    async for part in reply.chunks:
+    async for part in reply.body:
         yield part
 
 
