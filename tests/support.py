@@ -9,12 +9,19 @@ import io
 import json
 import socket
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+import uvicorn.server
 from PIL import Image, ImageDraw, ImageFont
 
 from gateway.server import Server
+
+# It looks ten times a second whether it is to stop, and then waits for as long: half a second of each test.
+uvicorn.server.asyncio = SimpleNamespace(  # type: ignore[attr-defined]
+    **{**vars(asyncio), "sleep": lambda seconds: asyncio.sleep(seconds / 20)}
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
