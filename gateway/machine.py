@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from pathlib import Path
 
@@ -32,9 +33,8 @@ def keep_memory() -> bool:
     By default glibc maps each block of some 100 kB anew, and every page of it is a fault: a body of 200 kB
     that is received, joined and decoded cost 150 of them, which took longer than all the rest.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # not glibc
+    mallopt = getattr(_libc(), "mallopt", None)
+    if mallopt is None:  # not glibc
         return False
     settings = {_MMAP_THRESHOLD: _LARGE_BYTES, _TRIM_THRESHOLD: _KEPT_BYTES, _TOP_PAD: _LARGE_BYTES}
     return all(mallopt(name, value) for name, value in settings.items())
@@ -45,10 +45,13 @@ def return_memory() -> None:
 
     Now and then, lest a burst's memory stays: one small block above it keeps the heap from shrinking.
     """
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):  # not glibc
-        return
+    if trim := getattr(_libc(), "malloc_trim", None):  # else not glibc
+        trim(0)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _installed() -> int:

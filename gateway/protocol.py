@@ -212,6 +212,8 @@ class Protocol(HttpToolsProtocol):
         if self._unfinished() and self.cycle.on_left:
             self.cycle.on_left()
         super().connection_lost(exc)
+        # They hold this: memory must not wait for a garbage collector.
+        self.cycle = self._output = None  # type: ignore[assignment]
         self._all.places[self.admin] -= self.placed
         self._held.pop(self, None)
 
@@ -399,7 +401,8 @@ class Protocol(HttpToolsProtocol):
 
     def answered(self) -> None:
         """End after the last answer."""
-        self.end(linger=self._deaf or (self.cycle.response_complete and self.cycle.more_body))
+        cycle = self.cycle
+        self.end(linger=self._deaf or bool(cycle and cycle.response_complete and cycle.more_body))
 
     def abort(self) -> None:
         """Drop it, with all that waits to be sent."""

@@ -154,7 +154,7 @@ def prepare() -> None:
     # stopped all of them for up to 0.1 s at a time.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5000, 20, 100)
+    gc.set_threshold(5000, 20, 10)
 
 
 def _settings(gateway: Gateway, host: str, port: int) -> uvicorn.Config:

@@ -96,6 +96,6 @@ def test_freed_memory_is_kept_for_the_next_body_and_given_back_on_demand() -> No
 
 
 def test_without_glibc_memory_is_as_the_system_deals_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: object())
+    monkeypatch.setattr(machine, "_libc", object)
     assert not machine.keep_memory()
     machine.return_memory()
