@@ -288,10 +288,10 @@ def shared(server: str, workers: int) -> list[str]:
 @pytest.mark.parametrize(
     ("server", "workers", "told"),
     [
-        ("{replicas: 4}", 4, ["f.yaml:20: server.admin_port: is required with 4 workers"]),
-        ("{admin_port: 9090}", 4, ["f.yaml:20: server.replicas: counts every worker of every host: with 4"]),
-        ("{admin_port: 65534, replicas: 9}", 3, ["f.yaml:20: server.admin_port: 3 workers have one each"]),
-        ("{replicas: 1}", 2, ["f.yaml:20: server.admin_port", "f.yaml:20: server.replicas"]),
+        ("{replicas: 4}", 4, ["f.yaml:21: server.admin_port: is required with 4 workers"]),
+        ("{admin_port: 9090}", 4, ["f.yaml:21: server.replicas: counts every worker of every host: with 4"]),
+        ("{admin_port: 65534, replicas: 9}", 3, ["f.yaml:21: server.admin_port: 3 workers have one each"]),
+        ("{replicas: 1}", 2, ["f.yaml:21: server.admin_port", "f.yaml:21: server.replicas"]),
         ("{admin_port: 65534, replicas: 2}", 2, []),
         ("{replicas: 1}", 1, []),
     ],
@@ -307,4 +307,4 @@ def test_a_file_is_read_for_so_many_workers(tmp_path: Path) -> None:
     assert load(path).workers == 1
     with pytest.raises(ConfigError) as refused:
         load(path, {}, workers=2)
-    assert refused.value.problems[0].startswith(f"{path}:20: server.admin_port: is required with 2 workers")
+    assert refused.value.problems[0].startswith(f"{path}:21: server.admin_port: is required with 2 workers")
