@@ -366,18 +366,22 @@ class Pool:
         Raises:
             OSError: there is none to be had.
         """
+        tls = _tls() if origin.tls else None
         sock = await aiohappyeyeballs.start_connection(
             await self._addresses(origin), happy_eyeballs_delay=_NEXT_ADDRESS_S
         )
+        connection = Connection(origin, self)
         try:
-            _, connection = await self._loop.create_connection(
-                lambda: Connection(origin, self),
+            await self._loop.create_connection(
+                lambda: connection,
                 sock=sock,
-                ssl=_tls() if origin.tls else None,
-                server_hostname=origin.host.rstrip(".") if origin.tls else None,
+                ssl=tls,
+                server_hostname=origin.host.rstrip(".") if tls else None,
             )
         except BaseException:
-            sock.close()
+            # The loop closes the socket: to do so again would fail, and hide what has happened. It need not
+            # tell the connection, though it may have told it of its beginning.
+            self.lost(connection)
             raise
         return connection
 

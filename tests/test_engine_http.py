@@ -12,6 +12,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from tests.hosts import answer_of
 from tests.support import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from pathlib import Path
 
 ENGINE = Origin(tls=False, host="engine", port=1)
@@ -549,3 +550,27 @@ async def test_what_is_no_tls_is_no_connection() -> None:
     async with serving() as origin, pool() as connections:
         with pytest.raises(ssl.SSLError):
             await connections.connect(origin._replace(tls=True))
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("after", range(10))
+def test_a_connection_that_is_given_up_while_it_is_made_leaves_nothing_behind(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], after: int
+) -> None:
+    """That it is given up is heard, and the pool's end waits for nothing that never comes."""
+
+    async def scene() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            opened = Pool()
+            origin = Origin(tls=False, host="127.0.0.1", port=listener.getsockname()[1])
+            asking = asyncio.create_task(opened.connect(origin))
+            for _ in range(after):
+                await asyncio.sleep(0)
+            if asking.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await asking
+            async with asyncio.timeout(10):
+                await opened.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scene())
