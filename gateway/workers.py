@@ -429,8 +429,8 @@ class Worker(Server):
                 ),
                 connection,
             )
-        except OSError:  # its client has gone
-            connection.close()
+        except OSError:  # its client has gone; the loop has closed the socket
+            connection.detach()
             self._count_closed()
 
     def _count_closed(self) -> None:
