@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from operator import mul, truediv
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ranges = Sequence[tuple[int, int, int]]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 # Two-sided 95% of a normal distribution.
 Z95 = 1.96
@@ -34,8 +36,8 @@ _PLAUSIBLE = 3.1
 _TRACE = 0.01
 # Mixes this close hold at the same load.
 _MIX_STEPS = 16
-# Of each pool: some MB where there are many routes.
-_REMEMBERED = 4096
+# Of each pool: a MB or so where there are many routes.
+_REMEMBERED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +156,13 @@ class Table:
         self._profiled = any(self._slownesses)
         self._weights = weights or [1.0] * len(curves)
         self._crossing = [crossover.load for crossover in crossovers]
-        self._hold = lru_cache(maxsize=_REMEMBERED)(self._hold_from)
+        # What was worked out is remembered in dicts: functools' caches of methods would keep a table that is
+        # configured no more until the garbage collector finds it.
+        self._holds: dict[tuple[int, ...], int] = {}
         # Twice a request an engine is appraised: 11 us with three routes, 1 where it is remembered.
-        self._appraisal = lru_cache(maxsize=_REMEMBERED)(self._appraised)
+        self._appraisals: dict[tuple[tuple[float, ...], int], Appraisal] = {}
         # By schedule it is one number that tells: with many routes their mixes hardly come again.
-        self._pressures = lru_cache(maxsize=_REMEMBERED)(self._by_schedule)
+        self._pressures: dict[float, tuple[float, ...]] = {}
 
     def appraise(self, own: Sequence[int], foreign: int, mix: Sequence[float]) -> Appraisal:
         """Appraise an engine.
@@ -170,12 +174,17 @@ class Table:
         """
         ours = sum(own)
         weights = own if ours else mix if any(mix) else [1] * len(own)
-        return self._appraisal(tuple(weights), min(ours + foreign, self.max_load))
+        key = tuple(weights), min(ours + foreign, self.max_load)
+        known = self._appraisals.get(key)
+        return _kept(self._appraisals, key, self._appraised(*key)) if known is None else known
 
     def _appraised(self, weights: tuple[float, ...], load: int) -> Appraisal:
         share = load / sum(weights)
         counts = [weight * share for weight in weights]
-        gains: Sequence[float] = self._pressures(sum(map(truediv, counts, self._crossing)))
+        crowding = sum(map(truediv, counts, self._crossing))
+        gains: Sequence[float] | None = self._pressures.get(crowding)
+        if gains is None:
+            gains = _kept(self._pressures, crowding, self._by_schedule(crowding))
         if self._profiled:
             pairs = zip(self._gains(counts, load), gains, strict=True)
             gains = [pressure if gain is None else gain for gain, pressure in pairs]
@@ -186,7 +195,9 @@ class Table:
         if not self._profiled:
             return self.max_load
         total = sum(mix)
-        return self._hold(tuple(math.ceil(weight * _MIX_STEPS / total) for weight in mix))
+        key = tuple(math.ceil(weight * _MIX_STEPS / total) for weight in mix)
+        known = self._holds.get(key)
+        return _kept(self._holds, key, self._hold_from(key)) if known is None else known
 
     def expected_rate(self, counts: Sequence[float]) -> float | None:
         """Return the tokens per second that the profiles promise for requests by route; None without them."""
@@ -307,6 +318,14 @@ def depth_at(ranges: Ranges, load: int, depth: int) -> int:
     """
     index = bisect_right(ranges, load, key=lambda entry: entry[0])
     return ranges[index - 1][2] if index else depth
+
+
+def _kept(known: dict[K, V], key: K, value: V) -> V:
+    """Remember a value, and forget all others first where they are too many."""
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known[key] = value
+    return value
 
 
 def crossover_by_schedule(schedule: Ranges, depths: Sequence[int], max_load: int) -> Crossover:

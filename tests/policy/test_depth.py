@@ -1,4 +1,6 @@
+import gc
 import math
+import weakref
 from collections.abc import Sequence
 from itertools import product
 from random import Random
@@ -351,3 +353,20 @@ def test_what_is_remembered_is_what_working_it_out_gives(
             assert appraisal.cap == Table(curves, crossovers, 256, weights).cap(
                 tuple(math.ceil(share * 16 / sum(shares)) for share in shares)
             )
+
+
+def test_what_was_forgotten_is_worked_out_again_and_a_table_out_of_use_is_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.policy.depth._REMEMBERED", 2)
+    both = Table([DEEP, PLAIN], [AT_64] * 2, 256)
+    mixes = [(1, 2), (30, 1), (0, 9), (100, 100)]
+    first = [both.appraise(mix, 0, [0, 0]) for mix in mixes]
+    assert first == [both.appraise(mix, 0, [0, 0]) for mix in mixes]
+    used = weakref.ref(both)
+    gc.disable()
+    try:
+        del both
+        assert used() is None
+    finally:
+        gc.enable()
