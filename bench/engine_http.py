@@ -7,6 +7,7 @@ turn, and the median of the turns counts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
 import threading
 import time
@@ -86,7 +87,8 @@ async def compared(url: str, size: int, count: int) -> tuple[float, float]:
         async def ours(body: bytes) -> None:
             deadline = asyncio.get_running_loop().time() + 60
             limits = {"connect_s": 2.0, "first_event_s": None, "deadline": deadline}
-            async with client.post(target, PATH, (body,), HEADERS, **limits) as answer:  # type: ignore[arg-type]
+            sent = client.send(target, PATH, (body,), HEADERS, **limits)  # type: ignore[arg-type]
+            with contextlib.closing(await sent) as answer:
                 while await answer.more(deadline):
                     pass
 

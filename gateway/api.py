@@ -166,10 +166,7 @@ class Headers:
 
 
 class Front:
-    """The application as the server sees it: completions go past FastAPI's layers, everything else through.
-
-    FastAPI's own take 60 us of each request.
-    """
+    """The application as the server sees it: completions go past FastAPI's layers, all else through them."""
 
     def __init__(self, api: FastAPI, completions: Mapping[str, Completions]) -> None:
         self._api = api

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -13,7 +13,7 @@ from gateway.engine_http import Connection, Origin, Pool
 from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Callable, Mapping
     from typing import Self
 
     from gateway.model import Buffer, Engine
@@ -136,33 +136,6 @@ class EngineClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self._pool.close()
-
-    @asynccontextmanager
-    async def post(
-        self,
-        engine: Engine,
-        path: str,
-        body: tuple[Buffer, ...],
-        headers: Mapping[str, str],
-        *,
-        connect_s: float,
-        first_event_s: float | None,
-        deadline: float,
-    ) -> AsyncIterator[Answer]:
-        """Send a body and yield the answer, which is closed with the block; see `send`."""
-        answer = await self.send(
-            engine,
-            path,
-            body,
-            headers,
-            connect_s=connect_s,
-            first_event_s=first_event_s,
-            deadline=deadline,
-        )
-        try:
-            yield answer
-        finally:
-            answer.close()
 
     async def send(
         self,

@@ -27,6 +27,7 @@ _HELD_BYTES = 4 * 1024 * 1024
 _MESSAGE, _FIELD, _TRACE = 4000, 500, 16_000
 # The longest that the process' end is held up by it.
 _FLUSH_S = 1.0
+_NUMBERS = (int, float)
 # So long lines gather that are no warnings: to wake the thread for each took 60 us a request.
 _GATHER_S = 0.01
 
@@ -56,9 +57,6 @@ class Line:
                 "fields": fields,
             }
             self._logger.handle(record)
-
-
-_NUMBERS = (int, float)
 
 
 class _Formatter(logging.Formatter):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
     Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -52,6 +57,19 @@ def answer_of(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def certified(folder: Path, subject: str, *names: str) -> Path:
+    """A file with a key and its certificate, which nobody but itself vouches for; skips without openssl."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    path = folder / "host.pem"
+    what = f"-x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -batch -days 2 -subj /CN={subject}"
+    more = ["-addext", f"subjectAltName={','.join(names)}"]
+    files = ["-keyout", str(path), "-out", str(path.with_suffix(".crt"))]
+    subprocess.run(["openssl", "req", *what.split(), *more, *files], check=True, capture_output=True)
+    path.write_text(path.read_text() + path.with_suffix(".crt").read_text())
+    return path
 
 
 def redirect_to(url: str, status: str = "302 Found") -> bytes:

@@ -28,7 +28,8 @@ async def post(client: EngineClient, url: str, *reading: Any, **limits: float | 
     bounds["deadline"] += asyncio.get_running_loop().time()
     engine = Engine("e", url, "p", 0, api_key="k1")
     headers = {"X-Request-Id": "r1"}
-    async with client.post(engine, "/v1/chat/completions", (BODY,), headers, **bounds) as answer:
+    sending = client.send(engine, "/v1/chat/completions", (BODY,), headers, **bounds)
+    with contextlib.closing(await sending) as answer:
         return answer.status, await answer.read(*reading)
 
 
@@ -36,7 +37,7 @@ async def post(client: EngineClient, url: str, *reading: Any, **limits: float | 
 async def opened(client: EngineClient, engine: Hostile) -> AsyncIterator[Answer]:
     deadline = asyncio.get_running_loop().time() + 20
     body = json.dumps({"messages": [{"content": PROMPT.decode()}]}).encode()
-    async with client.post(
+    sending = client.send(
         Engine("e", engine.url, "p", 0),
         "/v1/chat/completions",
         (body,),
@@ -44,7 +45,8 @@ async def opened(client: EngineClient, engine: Hostile) -> AsyncIterator[Answer]
         connect_s=2,
         first_event_s=None,
         deadline=deadline,
-    ) as answer:
+    )
+    with contextlib.closing(await sending) as answer:
         yield answer
 
 
@@ -124,9 +126,9 @@ async def test_a_stream_must_begin_and_go_on(first: bool) -> None:
         engine = Engine("e", url, "p", 0)
         deadline = asyncio.get_running_loop().time() + 20
         limits = {"connect_s": 2, "first_event_s": 0.5 if first else 20, "deadline": deadline}
-        async with client.post(engine, "/v1/completions", (b"{}",), {}, **limits) as answer:
-            with pytest.raises(EngineTooSlow, match="sent nothing"):
-                await asyncio.wait_for(_exhaust(answer, 20 if first else 0.05), 10)
+        sending = client.send(engine, "/v1/completions", (b"{}",), {}, **limits)
+        with contextlib.closing(await sending) as answer, pytest.raises(EngineTooSlow, match="sent nothing"):
+            await asyncio.wait_for(_exhaust(answer, 20 if first else 0.05), 10)
         await until(lambda: fake.aborted == 1)
 
 
@@ -333,10 +335,13 @@ async def scripted(*scripts: Any) -> AsyncIterator[tuple[EngineClient, Engine]]:
         await until(lambda: not tasks)
 
 
-def sent(client: EngineClient, engine: Engine, *body: Any, **limits: Any) -> Any:
+@contextlib.asynccontextmanager
+async def sent(client: EngineClient, engine: Engine, *body: Any, **limits: Any) -> AsyncIterator[Answer]:
     bounds = {"connect_s": 2, "first_event_s": None, **limits}
     bounds["deadline"] = asyncio.get_running_loop().time() + bounds.get("deadline", 20)
-    return client.post(engine, "/v1/completions", body or (b"{}",), {"X-Request-Id": "r1"}, **bounds)
+    sending = client.send(engine, "/v1/completions", body or (b"{}",), {"X-Request-Id": "r1"}, **bounds)
+    with contextlib.closing(await sending) as answer:
+        yield answer
 
 
 async def test_a_body_goes_out_piece_by_piece_as_one() -> None:

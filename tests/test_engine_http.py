@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import shutil
 import socket
 import ssl
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +17,7 @@ from hypothesis import strategies as st
 from gateway import engine_http
 from gateway.engine_http import KEEP_ALIVE_S, Connection, Origin, Pool
 from gateway.errors import EngineFailed
-from tests.hosts import answer_of
+from tests.hosts import answer_of, certified
 from tests.support import until
 
 if TYPE_CHECKING:
@@ -508,14 +506,7 @@ async def test_a_pool_that_closes_gives_up_what_it_asks(monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
-    path = tmp_path_factory.mktemp("tls") / "engine.pem"
-    what = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=engine"
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    files = ["-keyout", str(path), "-out", str(path)]
-    subprocess.run(["openssl", "req", *what.split(), *names, *files], check=True, capture_output=True)
-    return path
+    return certified(tmp_path_factory.mktemp("tls"), "engine", "DNS:localhost", "IP:127.0.0.1")
 
 
 async def test_an_engine_behind_tls_is_the_one_named_or_none(

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import errno
 import gzip
-import shutil
 import socket
 import ssl
-import subprocess
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,7 @@ from gateway.config import RemoteImages
 from gateway.errors import BadImage, GatewayError, Unavailable
 from gateway.fetch import ImageFetcher, look_up
 from gateway.wire.remote import RemoteUrl, parse_remote
-from tests.hosts import Host, answer_of, drip, hosted, redirect_to
+from tests.hosts import Host, answer_of, certified, drip, hosted, redirect_to
 from tests.support import until
 
 if TYPE_CHECKING:
@@ -389,16 +387,7 @@ def test_the_systems_own_names_are_asked() -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of images.example that nobody but itself vouches for, with its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
-    path = tmp_path_factory.mktemp("tls") / "host.pem"
-    what = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -batch -days 2 -subj /CN=images.example"
-    names = ["-addext", "subjectAltName=DNS:images.example"]
-    files = ["-keyout", str(path), "-out", str(path.with_suffix(".crt"))]
-    subprocess.run(["openssl", "req", *what.split(), *names, *files], check=True, capture_output=True)
-    path.write_text(path.read_text() + path.with_suffix(".crt").read_text())
-    return path
+    return certified(tmp_path_factory.mktemp("tls"), "images.example", "DNS:images.example")
 
 
 @pytest.mark.parametrize(

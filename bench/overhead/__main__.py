@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from bench.overhead import cases, machine, results
 from bench.overhead.measure import Bench, NotServingError, measured, serving
 from bench.overhead.native import NoCompilerError, program
-from bench.overhead.peers import DIRECT, OURS, PEERS, ours
+from bench.overhead.peers import DIRECT, HOME, OURS, PEERS, ours
 from bench.overhead.results import RESULTS
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found: dict[str, Any] = {
         "measured": _surroundings(options),
         "peers": [{"name": peer.name, "version": peer.told_version(), "lacks": peer.lacks} for peer in peers],
-        "skipped": skipped,
+        "skipped": {name: lacks.replace(str(HOME), "$home") for name, lacks in skipped.items()},
         "runs": [],
     }
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder, _on_core(options.cores[1]):

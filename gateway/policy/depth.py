@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -174,30 +174,27 @@ class Table:
         """
         ours = sum(own)
         weights = own if ours else mix if any(mix) else [1] * len(own)
-        key = tuple(weights), min(ours + foreign, self.max_load)
-        known = self._appraisals.get(key)
-        return _kept(self._appraisals, key, self._appraised(*key)) if known is None else known
+        mixed = tuple(weights), min(ours + foreign, self.max_load)
+        return _remembered(self._appraisals, mixed, self._appraised)
 
-    def _appraised(self, weights: tuple[float, ...], load: int) -> Appraisal:
+    def _appraised(self, mixed: tuple[tuple[float, ...], int]) -> Appraisal:
+        weights, load = mixed
         share = load / sum(weights)
         counts = [weight * share for weight in weights]
         crowding = sum(map(truediv, counts, self._crossing))
-        gains: Sequence[float] | None = self._pressures.get(crowding)
-        if gains is None:
-            gains = _kept(self._pressures, crowding, self._by_schedule(crowding))
+        gains = _remembered(self._pressures, crowding, self._by_schedule)
         if self._profiled:
             pairs = zip(self._gains(counts, load), gains, strict=True)
-            gains = [pressure if gain is None else gain for gain, pressure in pairs]
-        return Appraisal(tuple(gains), self.cap(weights))
+            gains = tuple([pressure if gain is None else gain for gain, pressure in pairs])
+        return Appraisal(gains, self.cap(weights))
 
     def cap(self, mix: Sequence[float]) -> int:
         """Return the load from which requests had better wait, for an engine with some mix of routes."""
         if not self._profiled:
             return self.max_load
         total = sum(mix)
-        key = tuple(math.ceil(weight * _MIX_STEPS / total) for weight in mix)
-        known = self._holds.get(key)
-        return _kept(self._holds, key, self._hold_from(key)) if known is None else known
+        weights = tuple(math.ceil(weight * _MIX_STEPS / total) for weight in mix)
+        return _remembered(self._holds, weights, self._hold_from)
 
     def expected_rate(self, counts: Sequence[float]) -> float | None:
         """Return the tokens per second that the profiles promise for requests by route; None without them."""
@@ -320,11 +317,13 @@ def depth_at(ranges: Ranges, load: int, depth: int) -> int:
     return ranges[index - 1][2] if index else depth
 
 
-def _kept(known: dict[K, V], key: K, value: V) -> V:
-    """Remember a value, and forget all others first where they are too many."""
-    if len(known) >= _REMEMBERED:
-        known.clear()
-    known[key] = value
+def _remembered(known: dict[K, V], key: K, work: Callable[[K], V]) -> V:
+    """Work a value out once; where too many are known, forget them."""
+    value = known.get(key)
+    if value is None:
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        value = known[key] = work(key)
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -187,7 +188,7 @@ class Load:
         return _CONTENT.sub("...", message)[:_LONGEST_MESSAGE]
 
     async def _exchange(self, answered: _Answered) -> None:
-        async with self._client.post(
+        sent = self._client.send(
             self._engine,
             _PATH,
             (self._bodies.next(),),
@@ -195,7 +196,8 @@ class Load:
             connect_s=_CONNECT_S,
             first_event_s=None,
             deadline=self._loop.time() + self._total_s,
-        ) as answer:
+        )
+        with closing(await sent) as answer:
             if answer.status != 200:
                 told = openai.read_error_message(await answer.read())
                 raise EngineFailed(told or "no message", code=f"http_{answer.status}")
