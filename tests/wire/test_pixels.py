@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageFile
 
 from gateway.errors import BadImage
 from gateway.wire.pixels import decode_rgb, open_image, thumbnail
@@ -167,6 +167,17 @@ def test_truncated_data_is_refused(fmt):
     for read in (decode_rgb, lambda cut: thumbnail(cut, 30)):
         with pytest.raises(BadImage):
             read(data)
+
+
+@pytest.mark.parametrize("read", [decode_rgb, lambda data: thumbnail(data, 64)])
+def test_want_of_memory_is_no_fault_of_the_image(read, monkeypatch):
+    def load(_: Image.Image) -> None:
+        raise MemoryError
+
+    data = encoded(half_black())
+    monkeypatch.setattr(ImageFile.ImageFile, "load", load)
+    with pytest.raises(MemoryError):
+        read(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"%PDF-1.7", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"])
