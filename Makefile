@@ -8,7 +8,7 @@ MINUTES ?= 30
 AROUND := tests/engines tests/sizing tests/sweep tests/fuzz tests/test_workers.py tests/test_lookers.py
 UV := uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet
 
-.PHONY: run test test-gateway test-around test-vllm test-image test-faults fuzz soak rehearse check bench stack sbom lock clean
+.PHONY: run test test-gateway test-around test-clients test-vllm test-image test-faults fuzz soak rehearse check bench stack sbom lock clean
 
 run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU engine
 	$(BIN)/ocr-gateway serve --config routes.yaml
@@ -25,6 +25,10 @@ test-gateway:
 test-around:
 	COVERAGE_FILE=.coverage.around $(BIN)/pytest --cov --cov-report= $(AROUND)
 	$(BIN)/pytest --no-cov tests/bench tests/deploy
+
+test-clients: $(VENV)/dev.stamp  ## other people's clients before the gateway; CLIENTS="openai litellm" names some, and they are installed where missing
+	$(BIN)/python -m tests.clients.install $(CLIENTS)
+	$(BIN)/pytest --no-cov $(or $(CLIENTS:%=tests/clients/%/live_*.py),tests/clients/*/live_*.py)
 
 test-vllm: $(VENV)/dev.stamp  ## the gateway before real vLLM servers; installs vLLM's CPU build (2 GB) where it is missing
 	$(BIN)/python -m tests.vllm.install

@@ -25,7 +25,11 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OUTPUT = ("text", "json")
 # Continuous integration runs these by themselves.
-_RUN_ELSEWHERE = re.compile(r"^make (run|test|test-vllm|test-image|rehearse|bench|stack)\b.*$", re.MULTILINE)
+_RUN_ELSEWHERE = re.compile(
+    r"^make (run|test|test-clients|test-vllm|test-image|rehearse|bench|stack)\b.*$", re.MULTILINE
+)
+# The tests of clients run its snippets, each where its client is installed.
+_CLIENTS = "clients.md"
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def blocks(*languages: str) -> list[Any]:
             shown = follower is not None and follower[1] in _OUTPUT
             near = shown and follower.start() - match.end() < 5
             block = Block(path.name, language, text, follower[2] if near else None)
-            if language in languages:
+            if language in languages and not (language == "python" and path.name == _CLIENTS):
                 found.append(pytest.param(block, id=f"{path.name}:{text[:30].strip()!r}"))
     return found
 
