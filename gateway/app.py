@@ -25,6 +25,8 @@ from gateway.fleet import Fleet
 from gateway.intake import Intake
 from gateway.machine import memory_bytes
 from gateway.metrics import Metrics
+from gateway.ocr import PATH as OCR
+from gateway.ocr import Documents
 from gateway.policy.memory import default_limit
 from gateway.poller import Poller
 from gateway.reload import Reloader
@@ -48,6 +50,7 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.05
 # Without lingering, too, a client that has just been answered gets time to ask again where it is heard.
 _PATIENCE_S = 0.5
+_NOT_STARTED = "the application has not been started: run it with its lifespan"
 
 
 class Gateway:
@@ -82,9 +85,11 @@ class Gateway:
         self._metrics = Metrics(self.state)
         self._reloader = Reloader(path, config, self.reload, self._count_reload) if path else None
         self._dispatcher: Dispatcher | None = None
+        self._documents: Documents | None = None
         self._tracing = _tracing()
         self._supervising: asyncio.Task[None] | None = None
         completions = {path: Completions(path, self.state, self._running_dispatcher) for path in COMPLETIONS}
+        completions[OCR] = Completions(OCR, self.state, self._running_documents)
         self.api = create_api(self.state, self._metrics, completions, self._running, int(time.time()))
         guard = Guard(Front(self.api, completions), self.state, self._metrics, self.api.routes)
         self.application: ASGIApp = Headers(guard, self.state)
@@ -144,15 +149,22 @@ class Gateway:
 
     def _running_dispatcher(self) -> Dispatcher:
         if self._dispatcher is None:
-            raise RuntimeError("the application has not been started: run it with its lifespan")
+            raise RuntimeError(_NOT_STARTED)
         return self._dispatcher
+
+    def _running_documents(self) -> Documents:
+        if self._documents is None:
+            raise RuntimeError(_NOT_STARTED)
+        return self._documents
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         fetcher = ImageFetcher(lambda: self.state.fleet.config.remote_images)
         async with EngineClient() as client, fetcher, Vision() as vision:
             intake = Intake(vision, fetcher)
-            self._dispatcher = Dispatcher(self.state, client, self._metrics, vision, intake, self._tracing)
+            dispatcher = Dispatcher(self.state, client, self._metrics, vision, intake, self._tracing)
+            self._dispatcher = dispatcher
+            self._documents = Documents(self.state, dispatcher, self._metrics, vision, fetcher)
             poller = Poller(self.state, client, time.monotonic, self._rng, on_hung=self._restart)
             runs = [poller.run(), self._discovery.run()]
             if self._reloader:

@@ -7,18 +7,15 @@ other request, and its answers are a line of JSON each, in which nothing can be 
 from __future__ import annotations
 
 import importlib.resources
-import os
-import resource
-import signal
 import struct
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 from PIL import Image
 
+from gateway.confined import confine, outlive_signals
 from gateway.errors import BadImage
 from gateway.policy import layout
 from gateway.policy.layout import LayoutModel
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 # What comes before each image: whether its route is asked for, and how many bytes follow. They are then its
 # data URL, which need not be decoded before its turn has come; else the encoded image itself.
 HEAD = struct.Struct(">?Q")
-# The gateway's own work goes first where both share a core.
-_NICENESS = 10
 
 
 class Answer(msgspec.Struct, omit_defaults=True):
@@ -97,27 +92,12 @@ def main(room: int) -> None:
     Args:
         room: bytes of memory that may be taken beyond what the process has when it begins to serve.
     """
-    # A service's stop reaches all its processes: the gateway drains first, and then lets this one end.
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, signal.SIG_IGN)
+    outlive_signals()
     model = layout_model()
     Image.init()  # loads the formats' modules
-    _confine(room)
+    confine(room)
     with suppress(BrokenPipeError):  # the gateway is gone
         answers(sys.stdin.buffer, sys.stdout.buffer, model)
-
-
-def _confine(room: int) -> None:
-    """Take the process away whatever it does not need to look at images."""
-    os.nice(_NICENESS)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core holds documents
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # what image libraries say may quote them
-    with suppress(OSError, ValueError):  # not Linux
-        # Where the machine's memory runs out, this process is to end and not the gateway.
-        Path("/proc/self/oom_score_adj").write_text("1000")
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + room
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 if __name__ == "__main__":

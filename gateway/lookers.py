@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
-import subprocess
-import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from gateway.confined import start
 from gateway.errors import BadImage
 from gateway.looker import HEAD, Answer
 from gateway.model import LayoutGuess
 
 if TYPE_CHECKING:
+    import subprocess
     from asyncio import StreamReader, StreamWriter
     from collections.abc import AsyncIterator
 
@@ -35,13 +34,6 @@ log = logging.getLogger(__name__)
 _LONGEST_S = 60.0
 # After one that could not even look at its first image.
 _PAUSE_S = 1.0
-# Where Python and its libraries are found; of the gateway's variables no other, since some hold keys.
-_PASSED_ON = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH")
-_SETTINGS = {
-    "OPENBLAS_NUM_THREADS": "1",  # numpy's own threads would not help, and each takes memory
-    # Huge pages: a page of 1700 x 2200 pixels costs 7,000 faults without, 20 ms of the 110 that a PNG takes.
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
 
 
 class Lookers:
@@ -141,7 +133,7 @@ class Lookers:
             try:
                 if self._closed:
                     raise ConnectionError
-                looker = _Looker(_started(theirs, self._room), told, asked)
+                looker = _Looker(start("gateway.looker", theirs, self._room), told, asked)
             except OSError:
                 asked.close()
                 raise
@@ -179,14 +171,3 @@ class _Looker:
         if not (line := await self.told.readline()):
             raise ConnectionError
         return msgspec.json.decode(line, type=Answer)
-
-
-def _started(end: socket.socket, room: int) -> subprocess.Popen[bytes]:
-    # Not by the event loop: uvloop forks, which stops a gateway that holds a gigabyte for 30 ms and more.
-    return subprocess.Popen(  # noqa: S603 - nothing of it comes from outside
-        [sys.executable, "-m", "gateway.looker", str(room)],
-        stdin=end.fileno(),
-        stdout=end.fileno(),
-        env={name: os.environ[name] for name in _PASSED_ON if name in os.environ} | _SETTINGS,
-        start_new_session=True,  # Ctrl-C is for the gateway, which lets its requests end first
-    )

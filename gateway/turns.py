@@ -24,7 +24,7 @@ class Turns:
     def __init__(self, places: int, room: int, step: int = 1024 * 1024) -> None:
         self.room = room
         self._step = step
-        self._places = places
+        self._all = self._places = places
         self._left = room
         self._waiting: dict[str, list[Entry]] = {}
         self._order = itertools.count()
@@ -34,6 +34,12 @@ class Turns:
     def waiting(self) -> int:
         """How many wait; those that have given up may be among them."""
         return sum(map(len, self._waiting.values()))
+
+    def resize(self, places: int) -> None:
+        """Have so many places; who has one beyond them keeps it until it leaves."""
+        self._places += places - self._all
+        self._all = places
+        self._let_in()
 
     async def run(self, client: str, weight: int, work: Callable[[], Coroutine[None, None, T]]) -> T:
         """Wait for a turn and work in it; the turn ends with the work, not with the patience of who waits.
@@ -75,7 +81,7 @@ class Turns:
             entries = self._waiting[client]
             while entries and entries[0][3].done():
                 heappop(entries)
-            if entries and self._places and entries[0][2] <= self._left:
+            if entries and self._places > 0 and entries[0][2] <= self._left:
                 _, _, weight, turn = heappop(entries)
                 self._places -= 1
                 self._left -= weight

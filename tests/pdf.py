@@ -16,7 +16,7 @@ _FIRST = 4
 def document(
     texts: Sequence[str], broken: Collection[int] = (), *, size: tuple[int, int] = LETTER, points: int = 18
 ) -> bytes:
-    """Return a PDF with one page for each text, line by line; those of `broken` are in its list and not there.
+    """Return a PDF with one page for each text, line by line; those of `broken` are listed and not there.
 
     Args:
         texts: Latin letters; one page each.
@@ -50,19 +50,24 @@ def written(objects: Sequence[bytes], trailer: bytes = b"") -> bytes:
         body += b"%d 0 obj\n%s\nendobj\n" % (number, one)
     table = b"".join(b"%010d 00000 n \n" % place for place in places)
     size = len(objects) + 1
-    return bytes(body) + b"xref\n0 %d\n0000000000 65535 f \n%strailer\n<< /Size %d /Root 1 0 R %s >>\n" % (
-        size,
-        table,
-        size,
-        trailer,
-    ) + b"startxref\n%d\n%%%%EOF\n" % len(body)
+    return (
+        bytes(body)
+        + b"xref\n0 %d\n0000000000 65535 f \n%strailer\n<< /Size %d /Root 1 0 R %s >>\n"
+        % (
+            size,
+            table,
+            size,
+            trailer,
+        )
+        + b"startxref\n%d\n%%%%EOF\n" % len(body)
+    )
 
 
 def _page(size: tuple[int, int], content: int) -> bytes:
     box = b"/MediaBox [0 0 %d %d]" % size
-    return (
-        b"<< /Type /Page /Parent 2 0 R %s /Contents %d 0 R /Resources << /Font << /F1 3 0 R >> >> >>"
-        % (box, content)
+    return b"<< /Type /Page /Parent 2 0 R %s /Contents %d 0 R /Resources << /Font << /F1 3 0 R >> >> >>" % (
+        box,
+        content,
     )
 
 

@@ -140,3 +140,18 @@ async def test_work_that_fails_ends_its_turn_though_nobody_is_told() -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - its own
         await kept
     await turns.enter("c", 10)
+
+
+async def test_places_may_become_more_or_fewer_while_some_work() -> None:
+    turns = Turns(1, 0)
+    await turns.enter("a", 0)
+    second, third = (asyncio.create_task(turns.enter("b", 0)) for _ in range(2))
+    await until(lambda: turns.waiting == 2)
+    turns.resize(2)
+    await second
+    turns.resize(1)
+    turns.leave(0)
+    await asyncio.sleep(0)
+    assert turns.waiting == 1
+    turns.leave(0)
+    await third

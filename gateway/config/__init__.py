@@ -5,6 +5,7 @@ from gateway.config.keys import Keys
 from gateway.config.schema import (
     EMBEDDED,
     Config,
+    Documents,
     KeyLimits,
     Limits,
     Pool,
@@ -18,6 +19,7 @@ from gateway.config.schema import (
 __all__ = [
     "EMBEDDED",
     "Config",
+    "Documents",
     "KeyLimits",
     "Keys",
     "Limits",

@@ -125,6 +125,10 @@ def _cross_check(config: Config, folder: Path) -> Iterator[tuple[Location, str]]
                 re.compile(pattern)
             except re.error as error:
                 yield ("sorting", "prompts", name, index), f"is not a regular expression: {error}"
+    if "prompts" in config.documents.model_fields_set:
+        for name in config.documents.prompts:
+            if name not in routes:
+                yield ("documents", "prompts", name), _unknown(name, "route", routes)
 
 
 def _check_workers(config: Config) -> Iterator[tuple[Location, str]]:

@@ -255,6 +255,21 @@ class RemoteImages(Section):
         return tuple(map(_listed, hosts))
 
 
+class Documents(Section):
+    """Bounds on documents (POST /v1/ocr), how pages are rendered, and what is asked of one, by route."""
+
+    max_pages: Annotated[int, Field(ge=1, le=100_000)] = 500
+    at_once: Annotated[int, Field(ge=1, le=256)] = 4
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
+    dpi: Annotated[int, Field(ge=36, le=1200)] = 200
+    max_side: Annotated[int, Field(ge=256, le=16_384)] = 2400
+    total_s: Seconds = 1800
+    prompts: Annotated[dict[str, Annotated[str, Field(min_length=1)]], Field(min_length=1)] = {
+        "text": "Text Recognition:",
+        "table": "Table Recognition:",
+    }
+
+
 Measurement = Annotated[tuple[Annotated[float, Field(gt=0, le=1e9)], ...], Field(min_length=2, max_length=3)]
 
 
@@ -297,6 +312,7 @@ class Config(Section):
     limits: Limits = Limits()
     auth: Auth = Auth()
     remote_images: RemoteImages = RemoteImages()
+    documents: Documents = Documents()
     _profiles: dict[str, Profile] = PrivateAttr(default_factory=dict)
     _keys: Keys = PrivateAttr(default_factory=Keys)
     _sources: dict[Path, bytes] = PrivateAttr(default_factory=dict)

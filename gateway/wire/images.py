@@ -112,7 +112,7 @@ def inspect(data: bytes, *, max_pixels: int) -> ImageInfo:
     if not data:
         raise BadImage("the image is empty (0 bytes)")
     kind, width, height, has_one_scan = read_head(data, max_pixels=max_pixels)
-    _check_sides(width, height)
+    check_sides(width, height)
     # Real progressive JPEGs have about ten.
     scans = 1 if has_one_scan else count_scans(data)
     if scans * width * height > _MAX_SCANS * max_pixels:
@@ -128,7 +128,12 @@ def inspect(data: bytes, *, max_pixels: int) -> ImageInfo:
     )
 
 
-def _check_sides(width: int, height: int) -> None:
+def check_sides(width: int, height: int) -> None:
+    """See whether an image has sides that an engine takes.
+
+    Raises:
+        BadImage: one is too short, or far shorter than the other.
+    """
     if min(width, height) < MIN_SIDE_PIXELS:
         raise BadImage(
             f"the image is {width} x {height} pixels; each side needs at least {MIN_SIDE_PIXELS}",

@@ -92,6 +92,21 @@ def decode_rgb(data: bytes) -> Image.Image:
     return _rgb(_decoded(open_image(data)))
 
 
+def upright(image: Image.Image, side: int) -> Image.Image:
+    """Decode an open image's frame to upright RGB whose longer side is at most `side` pixels.
+
+    Raises:
+        BadImage: truncated or corrupt pixel data.
+    """
+    image.draft(None, (side, side))  # a JPEG decodes straight to a fraction of its size
+    image = _decoded(image)
+    if (factor := max(image.size) // side) > 1:
+        image = _reducible(image).reduce(factor)
+    image = _rgb(image)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return image
+
+
 def thumbnail(data: bytes, side: int) -> NDArray[np.uint8]:
     """Decode the first frame to an upright grey picture whose longer side is at most `side` pixels.
 

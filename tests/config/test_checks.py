@@ -33,6 +33,7 @@ server: {drain_s: 60, linger_s: 5, admin_port: null}
 limits: {body_bytes: 33554432, image_pixels: 100000000, images_per_request: 32}
 auth: {keys_file: null, limits: {}}
 remote_images: {allow_hosts: []}
+documents: {max_pages: 100, prompts: {table: "Table Recognition:"}}
 """
 
 
@@ -100,6 +101,17 @@ def test_the_default_route_is_the_first_unless_told() -> None:
             "f.yaml:17: sorting.prompts.tabel: unknown route 'tabel'; allowed: text, table - did",
         ),
         ("^list", "(list", "f.yaml:17: sorting.prompts.table[0]: is not a regular expression"),
+        (
+            '{table: "',
+            '{tabel: "',
+            "f.yaml:25: documents.prompts.tabel: unknown route 'tabel'; allowed: text, table - did",
+        ),
+        (
+            "max_pages: 100",
+            "max_pages: 0",
+            "f.yaml:25: documents.max_pages: must be greater than or equal to 1",
+        ),
+        ('{table: "Table Recognition:"}', "{}", "f.yaml:25: documents.prompts: "),
         (
             "vllm-plain:8000",
             "vllm-mtp3:8000",

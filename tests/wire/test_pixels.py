@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from gateway.errors import BadImage
-from gateway.wire.pixels import decode_rgb, open_image, thumbnail
+from gateway.wire.pixels import decode_rgb, open_image, thumbnail, upright
 from tests.support import in_every_format
 
 
@@ -276,3 +276,15 @@ def test_no_damage_breaks_the_decoders(data: bytes, damages: list[tuple[int, int
         return
     assert max(grey.shape) <= 30
     assert decode_rgb(data).mode == "RGB"
+
+
+@pytest.mark.parametrize(("size", "expected"), [((300, 200), (300, 200)), ((900, 600), (300, 200))])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
+def test_a_frame_is_upright_and_no_larger_than_may_be(kind, size, expected):
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    picture = half_black().resize((size[1], size[0])).convert("L")
+    image = upright(open_image(encoded(picture, kind, exif=exif)), 300)
+    assert (image.mode, image.size) == ("RGB", expected)
+    with pytest.raises(BadImage, match="truncated or corrupt"):
+        upright(open_image(encoded(half_black(), "PNG")[:-60]), 300)
