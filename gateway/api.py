@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 import gateway
+from gateway import pages
 from gateway.auth import unknown_endpoint
 from gateway.dispatch import Call
 from gateway.errors import ClientLeft, GatewayError
@@ -86,6 +87,15 @@ def create_api(
     )
     for path, endpoint in completions.items():  # for the refusal of other methods
         api.router.routes.append(Route(path, endpoint, methods=["POST"]))
+
+    page = pages.load()
+
+    @api.get("/")
+    async def index(request: Request) -> Response:
+        """The status page and playground; what it shows it asks for, with the key of who reads it."""
+        if page.headers["etag"] in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=page.headers)
+        return Response(page.body, headers=page.headers)
 
     @api.get("/health")
     async def health() -> dict[str, str]:

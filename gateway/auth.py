@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gateway.access")
 
-# For the probes of balancers and Kubernetes, which have no key.
-OPEN = frozenset({"/health", "/ready"})
+# For the probes of balancers and Kubernetes, which have no key; and the page that asks for one.
+OPEN = frozenset({"/", "/health", "/ready"})
 CLIENTS = "/v1/"
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -221,3 +223,32 @@ def test_whatever_id_comes_a_sane_one_goes(given_ids: list[bytes]) -> None:
     (told,) = [value for name, value in sent[0]["headers"] if name == b"x-request-id"]
     assert re.fullmatch(rb"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", told)
     assert told in given_ids or len(told) == 32
+
+
+async def test_the_page_is_one_file_and_runs_nothing_but_what_stands_in_it(running: Running) -> None:
+    page = await running.http.get("/")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert (page.headers["x-content-type-options"], page.headers["referrer-policy"]) == (
+        "nosniff",
+        "no-referrer",
+    )
+    told = page.headers["content-security-policy"]
+    policy = dict(part.strip().partition(" ")[::2] for part in told.split(";"))
+    assert (policy["default-src"], policy["connect-src"], policy["frame-ancestors"]) == (
+        "'none'",
+        "'self'",
+        "'none'",
+    )
+    assert "unsafe" not in told
+    for kind in ("script", "style"):
+        (inner,) = re.findall(f"<{kind}>(.*?)</{kind}>", page.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
+        assert policy[f"{kind}-src"] == f"'sha256-{digest}'"
+    assert re.findall(r'(?:src|href|action)="(?!#|data:)', page.text) == []
+
+
+async def test_a_page_that_has_not_changed_is_not_sent_again(running: Running) -> None:
+    etag = (await running.http.get("/")).headers["etag"]
+    for known, status in ((etag, 304), (f'"x", W/{etag}', 304), ('"x"', 200)):
+        reply = await running.http.get("/", headers={"if-none-match": known})
+        assert (reply.status_code, reply.headers["etag"], not reply.content) == (status, etag, status == 304)

@@ -135,16 +135,15 @@ async def test_nothing_of_a_strangers_body_is_waited_for(tmp_path: Path) -> None
         assert gateway.gateway.state.open == 0
 
 
-async def test_probes_need_no_key(tmp_path: Path) -> None:
+async def test_probes_and_the_page_that_asks_for_a_key_need_none(tmp_path: Path) -> None:
     async with guarded(tmp_path, key=None) as gateway:
-        for path in ("/health", "/ready"):
+        for path in ("/", "/health", "/ready"):
             assert (await gateway.http.get(path)).status_code == 200
             assert (await gateway.http.head(path)).status_code == 200
 
 
 SPELLINGS = [
     *PAGES,
-    "/",
     CHAT,
     f"{CHAT}/",
     f"/{CHAT}",
@@ -186,12 +185,12 @@ async def test_no_other_spelling_of_a_path_gets_around_the_key(tmp_path: Path) -
 @given(
     st.text(max_size=20) | st.sampled_from(SPELLINGS), st.text("aA/.%", max_size=4), st.binary(max_size=40)
 )
-async def test_whatever_the_path_only_probes_reach_the_application_without_a_key(
+async def test_whatever_the_path_only_these_reach_the_application_without_a_key(
     gate: Gate, path: str, end: str, key: bytes
 ) -> None:
     for given_headers in ([], [(b"authorization", key)], [(b"authorization", b"Bearer " + key)]):
         reached = await gate.reached(path + end, given_headers)
-        assert reached == (path + end in ("/health", "/ready"))
+        assert reached == (path + end in ("/", "/health", "/ready"))
 
 
 class Gate:
@@ -304,14 +303,15 @@ async def test_an_admin_port_has_the_pages_and_nothing_else(tmp_path: Path, keys
     port = free_port()
     sections = {"auth": {"keys_file": keys_file}, "server": {"admin_port": port}}
     async with guarded(tmp_path, **sections) as gateway, httpx.AsyncClient(verify=False) as stranger:
-        for path in (*PAGES, "/", "/redoc"):
+        for path in (*PAGES, "/redoc"):
             reply = await gateway.http.get(path)
             assert (reply.status_code, reply.json()["error"]["code"]) == (404, "unknown_endpoint")
         assert (await gateway.http.post(CHAT, json=chat())).status_code == 200
         admin = f"http://127.0.0.1:{port}"
-        for path in (*PAGES, "/health", "/ready"):
+        for path in (*PAGES, "/", "/health", "/ready"):
             assert (await stranger.get(f"{admin}{path}")).status_code == 200
-            assert (await gateway.http.get("/health")).status_code == 200
+            for open_ in ("/", "/health"):
+                assert (await gateway.http.get(open_)).status_code == 200
         for headers in ({}, dict(gateway.http.headers)):
             reply = await stranger.post(f"{admin}{CHAT}", json=chat(), headers=headers)
             assert (reply.status_code, reply.json()["error"]["code"]) == (404, "unknown_endpoint")

@@ -327,6 +327,18 @@ def _remembered(known: dict[K, V], key: K, work: Callable[[K], V]) -> V:
     return value
 
 
+def wins_by_schedule(schedule: Ranges, depths: Sequence[int]) -> list[bool]:
+    """Return whether a schedule names a pool's depth, at load 1, 2, ...; empty where there is no schedule.
+
+    Args:
+        schedule: the route's.
+        depths: the pool's depth at load 1, 2, ...
+    """
+    if not schedule:
+        return []
+    return [depth_at(schedule, load, depth) == depth for load, depth in enumerate(depths, start=1)]
+
+
 def crossover_by_schedule(schedule: Ranges, depths: Sequence[int], max_load: int) -> Crossover:
     """Return where a schedule leaves a pool.
 
@@ -335,9 +347,9 @@ def crossover_by_schedule(schedule: Ranges, depths: Sequence[int], max_load: int
         depths: the pool's depth at load 1, 2, ... max_load.
         max_load: stands in where the schedule never leaves the pool.
     """
-    if not schedule:
+    wins = wins_by_schedule(schedule, depths)
+    if not wins:
         return Crossover(max_load, left=False)
-    wins = [depth_at(schedule, load, depth) == depth for load, depth in enumerate(depths, start=1)]
     if True not in wins:
         return Crossover(min(schedule[0][1] + 1, max_load), left=False, late=True)
     crossover = replace(_crossover(wins), late=not wins[0])
@@ -345,11 +357,23 @@ def crossover_by_schedule(schedule: Ranges, depths: Sequence[int], max_load: int
     return crossover if crossover.left or changed is None else replace(crossover, eased=changed)
 
 
-def crossover_by_curves(mine: Curve, others: Sequence[Curve], max_load: int) -> Crossover:
-    """Return where other pools' curves overtake one pool's; see Crossover."""
+def wins_by_curves(mine: Curve, others: Sequence[Curve], max_load: int) -> list[bool]:
+    """Return whether one pool's curve is the best or as good, at load 1, 2, ... max_load."""
     loads = np.arange(1, max_load + 1, dtype=float)
     best = np.max([other.rates(loads) for other in others], axis=0) if others else np.zeros(max_load)
-    return _crossover((mine.rates(loads) >= best).tolist())
+    wins: list[bool] = (mine.rates(loads) >= best).tolist()
+    return wins
+
+
+def crossover_by_curves(mine: Curve, others: Sequence[Curve], max_load: int) -> Crossover:
+    """Return where other pools' curves overtake one pool's; see Crossover."""
+    return _crossover(wins_by_curves(mine, others, max_load))
+
+
+def spans(wins: Sequence[bool]) -> tuple[tuple[int, int], ...]:
+    """Return the loads, from and to inclusive, of a depth that wins or does not at load 1, 2, ..."""
+    edges = [load for load, (was, now) in enumerate(pairwise([False, *wins, False]), start=1) if was != now]
+    return tuple((first, after - 1) for first, after in zip(edges[::2], edges[1::2], strict=True))
 
 
 def _crossover(wins: Sequence[bool]) -> Crossover:

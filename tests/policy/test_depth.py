@@ -16,6 +16,9 @@ from gateway.policy.depth import (
     crossover_by_curves,
     crossover_by_schedule,
     depth_at,
+    spans,
+    wins_by_curves,
+    wins_by_schedule,
 )
 
 # One route, a deep pool that wins early and collapses, a plain one that rises steadily.
@@ -266,6 +269,17 @@ def test_crossovers_by_curves() -> None:
     assert DEEP.rate(deep.load) < PLAIN.rate(deep.load)
     assert crossover_by_curves(DEEP, [], 256) == Crossover(256, False)
     assert crossover_by_curves(Curve([(1, 1)]), [DEEP], 256) == Crossover(256, False)
+
+
+def test_the_loads_at_which_a_depth_wins() -> None:
+    schedule = [(1, 63, 3), (64, 127, 0), (128, 4096, 3)]
+    assert spans(wins_by_schedule(schedule, [3] * 256)) == ((1, 63), (128, 256))
+    assert spans(wins_by_schedule(schedule, [0] * 256)) == ((64, 127),)
+    assert spans(wins_by_schedule(schedule, [1] * 256)) == ()
+    assert spans(wins_by_schedule([], [3] * 256)) == ()
+    left = crossover_by_curves(DEEP, [PLAIN], 256).load
+    assert spans(wins_by_curves(DEEP, [PLAIN], 256)) == ((1, left - 1),)
+    assert spans(wins_by_curves(PLAIN, [DEEP], 256)) == ((left, 256),)
 
 
 def test_the_expected_rate_is_the_profiles_sum() -> None:
