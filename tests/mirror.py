@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Tests of the whole, which no single source file owns.
 WHOLE = {"test_documents.py", "test_faults.py", "test_mirror.py"}
 # Folders that test what is not in gateway/.
-OTHERS = {"bench", "clients", "deploy", "faults", "fuzz", "vllm"}
+OTHERS = {"bench", "browser", "clients", "deploy", "faults", "fuzz", "vllm"}
 
 
 def missing(root: Path) -> list[str]:

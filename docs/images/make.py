@@ -3,11 +3,14 @@
 `python docs/images/make.py` draws receipt.png, which the README's examples read.
 `python docs/images/make.py REPORT.html` photographs a sweep's report with Chromium: sweep-report.png is its
 beginning, sweep-route.png the first plots and figures of a route (the last, or `--route N`, from 0 on).
+`python docs/images/make.py --live URL URL` photographs two gateways with Playwright: page-status.png is one under load,
+page-playground.png one that reads.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shutil
 import subprocess
@@ -32,6 +35,7 @@ LINES = [
     ("Change", "4.30"),
 ]
 WIDTH, MOST = 1050, 4000
+PAGE_WIDTH = 1280
 
 
 def receipt() -> None:
@@ -60,9 +64,7 @@ def report(page: Path, route: int, folder: Path) -> None:
 
 def photograph(text: str, style: str, out: Path) -> None:
     """Save a page as Chromium shows it, cut to what is on it."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not browser:
-        raise SystemExit("no Chromium here: apt-get install chromium")
+    browser = chromium()
     with tempfile.TemporaryDirectory() as folder:
         page, shot = Path(folder, "page.html"), Path(folder, "shot.png")
         page.write_text(text.replace("</style>", f"{style}</style>", 1), encoding="utf-8")
@@ -84,6 +86,44 @@ def photograph(text: str, style: str, out: Path) -> None:
     print(f"drawn: {out}")
 
 
+def live(status: str, playground: str, minutes: float, folder: Path) -> None:
+    """Photograph the page of two gateways: one under load, once its lines are long, and one that reads."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--disable-gpu", *sandbox])
+        size = {"width": PAGE_WIDTH, "height": 900}
+        page = browser.new_page(viewport=size, color_scheme="light")
+        page.goto(f"{status}/#status")
+        page.wait_for_timeout(minutes * 60_000)
+        saved(page.screenshot(), folder / "page-status.png")
+        page = browser.new_page(viewport=size, color_scheme="dark")
+        page.goto(f"{playground}/#playground")
+        page.click("#sample-table")
+        page.check("input[name=route][value=table]", force=True)
+        page.click("#send")
+        page.wait_for_function("document.getElementById('progress').textContent.startsWith('Done')")
+        saved(page.screenshot(full_page=True), folder / "page-playground.png")
+        browser.close()
+
+
+def saved(data: bytes, out: Path) -> None:
+    """Save a screenshot; so few colours are in one that a palette loses nothing to be seen."""
+    Image.open(io.BytesIO(data)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
+        out, optimize=True
+    )
+    print(f"drawn: {out}")
+
+
+def chromium() -> str:
+    """Return the browser's path."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not found:
+        raise SystemExit("no Chromium here: apt-get install chromium")
+    return found
+
+
 def main() -> None:
     """Make what is asked for."""
     parser = argparse.ArgumentParser(
@@ -91,9 +131,13 @@ def main() -> None:
     )
     parser.add_argument("report", type=Path, nargs="?", metavar="REPORT.html")
     parser.add_argument("--route", type=int, default=-1, metavar="N")
+    parser.add_argument("--live", nargs=2, metavar="URL")
+    parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER")
     options = parser.parse_args()
-    if options.report:
+    if options.live:
+        live(*options.live, options.minutes, options.out)
+    elif options.report:
         report(options.report, options.route, options.out)
     else:
         receipt()
