@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fuzz import target
 from gateway.model import Speculation
 from gateway.wire.vllm import EngineCounts, Simulated, metrics_page, speculative_object
-from tests.fuzz.seeds import CHAT, images, seeds
+from tests.fuzz.seeds import CHAT, OCR, images, seeds
 from tests.support import CONFIG, USAGE, chunk, completion
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def inputs() -> Iterator[tuple[str, bytes]]:
     page = metrics_page(counts, "glm-ocr", simulated=Simulated("some fit", 3.0, 1.0)).encode()
     for seed in seeds():
         body = json.dumps(seed.body, ensure_ascii=False, separators=(",", ":")).encode()
-        yield seed.name, _input(target._chat if seed.path == CHAT else target._text, body)
+        parser = {CHAT: target._chat, OCR: target._document}.get(seed.path, target._text)
+        yield seed.name, _input(parser, body)
     for number, newline in enumerate((b"\n", b"\r\n", b"\r")):
         yield f"stream-{number}", _input(target._events, b"\x50" + stream.replace(b"\n", newline))
     for number, event in enumerate([*events, failed, completion("hello"), {**completion(""), **told}]):
@@ -49,6 +50,10 @@ def inputs() -> Iterator[tuple[str, bytes]]:
         (pictures["png"], "data:image/jpeg;charset=utf-8;base64, _-8\n", "data:base64,%2B8=")
     ):
         yield f"url-{number}", _input(target._data_url, url.encode())
+    for number, disposition in enumerate((b'form-data; name="file"; filename="a"', b"form-data; name=pages")):
+        part = b"--x\r\nContent-Disposition: %s\r\nContent-Type: text/plain\r\n\r\n0-2\r\n--x--" % disposition
+        yield f"form-{number}", _input(target._form, part)
+    yield "tables", _input(target._tables, b"a|b\n-|-\n1|2\n<table><tr><td rowspan=2>x</td></tr></table>")
     yield "bench", _input(target._bench, json.dumps(_BENCH).encode())
     yield "bench-two", _input(target._bench, b"\n".join([json.dumps(_BENCH).encode()] * 2))
     yield "config", _input(target._config, _CONFIG.encode())

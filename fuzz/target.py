@@ -17,11 +17,13 @@ from gateway.errors import BadImage, BadRequest, ConfigError, EngineFailed
 from gateway.wire import (
     head,
     images,
+    ocr,
     openai,
     pixels,
     remote,
     sse,
     structure,
+    tables,
     trace_context,
     vllm,
     vllm_bench,
@@ -219,9 +221,42 @@ def _structure(data: bytes) -> None:
             structure.has_second_page(data)
 
 
+def _document(data: bytes) -> None:
+    _ocr(ocr.parse_json, data)
+
+
+def _form(data: bytes) -> None:
+    _ocr(lambda body: ocr.parse_form(body, "multipart/form-data; boundary=x"), data)
+
+
+def _ocr(parse: Callable[[bytes], ocr.OcrRequest], data: bytes) -> None:
+    try:
+        request = parse(data)
+        with contextlib.suppress(BadRequest):
+            ocr.kind_of(request.data or b"", request.param)
+        pages = ocr.chosen(request.pages, 100, 10)
+    except BadRequest as error:
+        _must(len(error.message) < 1000, "a refusal is short")
+        _must(json.loads(openai.error_body(error))["error"]["message"], "a refusal can be told")
+        return
+    _must(pages == sorted(set(pages)) and pages[-1] < 100 and len(pages) <= 10, "pages are there, each once")
+    _must((request.data is None) != (request.url is None), "a document is here or elsewhere")
+    _must(
+        request.annotation is None or json.loads(request.annotation)["json_schema"], "a schema is passed on"
+    )
+
+
+def _tables(data: bytes) -> None:
+    page = data.decode("utf-8", "replace")
+    for wanted in ("html", "markdown"):
+        text, found = tables.lift_tables(page, wanted)
+        _must(all(f"[{one.id}]({one.id})" in text for one in found), "a table leaves a link")
+
+
 _NOWHERE = Path(tempfile.gettempdir(), "there-is-no-such-folder")
 # The corpus refers to these by their places: new ones go to the end.
 PARSERS: tuple[Callable[[bytes], None], ...] = (
     *(_events, _chat, _text, _answer, _metrics, _speculation, _data_url, _image, _bench),
     *(_config, _keys, _head, _url, _trace, _structure),
+    *(_document, _form, _tables),
 )

@@ -17,9 +17,11 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks
 
+from tests import pdf
 from tests.fuzz.exchange import Answer, Wrong, check
 from tests.fuzz.seeds import images, raw_request
 from tests.fuzz.target import HANG_S, KEY, ROUTES
+from tests.support import data_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +42,12 @@ _UNREAD = [None, {}, "x", 1, {"type": "json_object"}]
 
 schemathesis.openapi.format(
     "ocr-image", st.sampled_from([url for name, url in images().items() if name != "cut"])
+)
+schemathesis.openapi.format(
+    "ocr-document",
+    st.sampled_from(
+        [data_url(pdf.document(["a page"]), "application/pdf"), images()["tiff"], images()["png"]]
+    ),
 )
 
 
@@ -133,7 +141,13 @@ def _narrowed(document: dict[str, Any], mode: GenerationMode) -> dict[str, Any]:
     parts["schemas"]["Model"]["enum"] = [None, "glm-ocr", *(f"glm-ocr:{route}" for route in ROUTES)]
     if mode is GenerationMode.POSITIVE:  # where a header names the route, nobody looks at this
         parts["schemas"]["Metadata"]["anyOf"][0]["properties"]["ocr_route"]["enum"] = [*ROUTES, None]
-    for name in ("ChatRequest", "TextRequest"):
+    # A form's file would be any bytes.
+    del document["paths"]["/v1/ocr"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    if mode is GenerationMode.POSITIVE:  # what is allowed depends on the document, or on another member
+        members = parts["schemas"]["OcrRequest"]["properties"]
+        members["pages"] = {"enum": [None, 0, "0", "0-0", [0], ["0"]]}
+        members["document_annotation_prompt"] = {"enum": [None, ""]}
+    for name in ("ChatRequest", "TextRequest", "ResponseRequest"):
         members = parts["schemas"][name]["properties"]
         for member in [member for member in members if members[member].keys() <= {"description"}]:
             if mode is GenerationMode.POSITIVE:

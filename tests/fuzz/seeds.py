@@ -6,11 +6,14 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests import pdf
 from tests.fuzz.target import IMAGE_PORT, KEY
-from tests.support import chat, data_url, encoded, picture, png
+from tests.support import asked, chat, data_url, encoded, picture, png
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+RESPONSES = "/v1/responses"
+OCR = "/v1/ocr"
 _SCHEMA = {"type": "object", "properties": {"total": {"type": "string"}, "date": {"type": "string"}}}
 _PAGE = picture("Total 42.50", (64, 32), 10)
 
@@ -141,5 +144,31 @@ def seeds() -> tuple[Seed, ...]:
         Seed("infinity-ping", {"model": "glm-ocr", "messages": [{"role": "user", "content": "ping"}]}),
         Seed("remote", chat("OCR:", f"http://127.0.0.1:{IMAGE_PORT}/page.png")),
         Seed("remote-unlisted", chat("OCR:", "https://images.example/page.png")),
+        Seed("response", asked("Table Recognition:", image["png"], stream=True), RESPONSES),
+        Seed(
+            "response-key-value",
+            asked(
+                form, image["cut"], text={"format": {"type": "json_schema", "name": "r", "schema": _SCHEMA}}
+            ),
+            RESPONSES,
+        ),
+        Seed(
+            "document",
+            {
+                "model": "glm-ocr",
+                "document": {
+                    "type": "document_url",
+                    "document_url": data_url(pdf.document(["a page", "lost"], broken={1}), "application/pdf"),
+                },
+                "pages": [0, "1-1"],
+                "table_format": "html",
+                "document_annotation_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "r", "schema": _SCHEMA},
+                },
+            },
+            OCR,
+        ),
+        Seed("document-stream", {"document": {"image_url": {"url": image["tiff"]}}, "stream": True}, OCR),
         Seed("completion", {"model": "glm-ocr", "prompt": "ping", "stream": True, "max_tokens": 1}, TEXT),
     )

@@ -131,6 +131,7 @@ def test_other_pages_are_refused(pages: Any) -> None:
         ({"document": {"document_url": URL, "image_url": URL}}, "document", None),
         ({"document": {"type": "file", "file_id": "x"}}, "document.file_id", "unsupported_parameter"),
         ({"document": {"type": "file"}}, "document.file_id", "unsupported_parameter"),
+        ({"document": {"type": "image_url", "document_url": URL}}, "document.type", None),
         ({"document": {"document_url": 7}}, "document.document_url", None),
         ({"document": {"image_url": {}}}, "document.image_url", None),
         ({"document": {"document_url": "file:///etc/passwd"}}, "document.document_url", "invalid_document"),
