@@ -24,7 +24,7 @@ from gateway.fleet import Fleet
 from gateway.ledger import Kind
 from gateway.logs import Line, LogFormat, _Formatter, _Writer
 from gateway.metrics import Metrics
-from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
+from gateway.model import Decision, Engine, Reading, Reason, SortDecision, Speculation, Usage
 from gateway.policy.breaker import Outcome
 from gateway.state import Lease, State
 from gateway.wire.vllm import read_metrics
@@ -47,6 +47,7 @@ _STAGES: tuple[Literal["receive", "sort", "choose", "forward"], ...] = (
 )
 _TOLD = Speculation(100, 180, 300, (80, 60, 40))
 _USAGE = Usage(1200, 281)
+_ENDED = Decision(1e9, "8f14e45f", "text", "prompt", "mtp3", "e1:80", 3, 200, 1.2, 0.0, 2.7, 281, "schedule")
 _FIELDS = {
     "request_id": "8f14e45f-ceea-467f-a8f2-1f2b3c4d5e6f",
     "path": "/v1/chat/completions",
@@ -109,6 +110,7 @@ class Books:
             lease.outcome(Outcome.SUCCESS)
             lease.told(_TOLD, _USAGE.completion_tokens)
         self.state.answered(lease.route, _USAGE.completion_tokens)
+        self.state.ended(_ENDED._replace(route=lease.route))
         lease.believed()
 
     def accounts(self) -> None:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from gateway.policy.breaker import Rules
 from gateway.policy.demand import busy, counts, useful_load
-from gateway.policy.depth import Curve, Table, crossover_by_curves, crossover_by_schedule, depth_at
+from gateway.policy.depth import (
+    Curve,
+    Table,
+    crossover_by_curves,
+    crossover_by_schedule,
+    depth_at,
+    spans,
+    wins_by_curves,
+    wins_by_schedule,
+)
 from gateway.policy.memory import may_hold
 from gateway.policy.sorting import SortRules
 
@@ -32,6 +41,9 @@ class Fleet:
         depths: by pool, the depth its engines run at under load 1, 2, ...; it stays at the last.
         step_depths: by pool, the most tokens a step drafts; 0 where a step need not draft any.
         profiled: every route has its profile.
+        wins: by pool, then by route, the loads, from and to, at which its depth wins; none without schedule
+            or profile.
+        chosen_by: what each route's choice goes by: `profile`, `schedule`, or `load` where it has neither.
         rules: the breakers'.
         sorting: how requests are sorted into the routes.
         notes: what an operator should know: limits that contradict each other, what profiles lack or were
@@ -46,6 +58,8 @@ class Fleet:
     depths: Mapping[str, Sequence[int]]
     step_depths: Mapping[str, int]
     profiled: bool
+    wins: Mapping[str, tuple[tuple[tuple[int, int], ...], ...]]
+    chosen_by: Mapping[str, str]
     rules: Rules
     sorting: SortRules
     notes: tuple[str, ...]
@@ -83,17 +97,18 @@ class Fleet:
             },
             step_depths={name: pool.step_depth for name, pool in config.pools.items()},
             profiled=all(curves.values()),
+            wins={
+                name: tuple(spans(_wins(config, route, name, curves[route])) for route in config.routes)
+                for name in config.pools
+            },
+            chosen_by={
+                name: "profile" if curves[name] else "schedule" if route.schedule else "load"
+                for name, route in config.routes.items()
+            },
             rules=rules,
             sorting=sort_rules(config),
             notes=tuple(_notes(config)),
         )
-
-    def rule(self, route: str) -> str:
-        """Return what the route's choice goes by: `profile`, `schedule`, or `load` where it has neither."""
-        pools = self.config.pools_of(route)
-        if all(self.tables[pool].profiled(self.routes.index(route)) for pool in pools):
-            return "profile"
-        return "schedule" if self.config.routes[route].schedule else "load"
 
     def depth(self, pool: str, load: int) -> int:
         """Return the depth an engine of the pool runs at under a load."""
@@ -150,8 +165,20 @@ def _crossover(config: Config, route: str, name: str, curves: Mapping[str, Curve
     if name in curves:
         others = [curve for other, curve in curves.items() if other != name]
         return crossover_by_curves(curves[name], others, pool.max_load)
-    depths: Sequence[int] = [depth_of(pool, load) for load in range(1, pool.max_load + 1)]
-    return crossover_by_schedule(config.routes[route].schedule, depths, pool.max_load)
+    return crossover_by_schedule(config.routes[route].schedule, _depths(pool), pool.max_load)
+
+
+def _wins(config: Config, route: str, name: str, curves: Mapping[str, Curve]) -> list[bool]:
+    """Whether a pool's depth wins for a route, at load 1, 2, ... max_load; empty where nothing says so."""
+    pool = config.pools[name]
+    if name in curves:
+        others = [curve for other, curve in curves.items() if other != name]
+        return wins_by_curves(curves[name], others, pool.max_load)
+    return wins_by_schedule(config.routes[route].schedule, _depths(pool))
+
+
+def _depths(pool: Pool) -> list[int]:
+    return [depth_of(pool, load) for load in range(1, pool.max_load + 1)]
 
 
 def _notes(config: Config) -> Iterator[str]:

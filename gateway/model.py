@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,6 +129,7 @@ class Reading:
         speculation: what it has drafted since it started, by data-parallel rank; empty where it does not
             speculate.
         mismatch: how it differs from its pool's configuration; empty where it does not, or it is not known.
+        simulated: it says of itself that it is simulated.
     """
 
     at: float
@@ -140,6 +141,7 @@ class Reading:
     chunks: int = 0
     speculation: Mapping[str, Speculation] = field(default_factory=dict)
     mismatch: str = ""
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +150,37 @@ class Usage:
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+
+class Decision(NamedTuple):
+    """What became of a request that was sorted, for /status: nothing of its content, nor whose it was.
+
+    Attributes:
+        at: when it ended, in seconds since 1970.
+        request_id: the client's own or a new one.
+        route: where it was sorted.
+        reason: the evidence for that.
+        pool: where it had a place last, as are the next two; None where it never had one.
+        engine: which.
+        depth: the depth that engine ran at.
+        code: its status; 499 where the client left.
+        seconds: from its arrival to its end.
+        waited_s: of these, in the queue.
+        acceptance_length: of its answer, where that is known and believed.
+        completion_tokens: of its answer, where the engine told.
+        why: what the choice went by, and what came between, or why there was none.
+    """
+
+    at: float
+    request_id: str
+    route: str
+    reason: str
+    pool: str | None
+    engine: str | None
+    depth: int | None
+    code: int
+    seconds: float
+    waited_s: float
+    acceptance_length: float | None
+    completion_tokens: int | None
+    why: str

@@ -195,6 +195,7 @@ class Poller:
             chunks=chunks,
             speculation=seen.speculation,
             mismatch=mismatch(self._state.fleet.config, engine, seen, watch.version),
+            simulated=seen.simulated,
         )
         self._state.read(engine.name, reading)
         if engine.name != EMBEDDED:  # which counts a page when it has read all of it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from gateway.policy.acceptance import Source, are_merged, of_answer
 from gateway.policy.balance import WARM_S, Board, Choice, EngineView, Fitness
 from gateway.policy.breaker import Breaker, Outcome, Phase
 from gateway.policy.drift import Drift
+from gateway.policy.pace import Pace
 from gateway.policy.plan import Plan, Pool, Situation
 from gateway.policy.retry import Budget, Failure, blame, may_retry
 from gateway.queues import Queues
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from gateway.fleet import Fleet
     from gateway.ledger import Entry
-    from gateway.model import Engine, Reading, Speculation
+    from gateway.model import Decision, Engine, Reading, Speculation
     from gateway.policy.acceptance import Recent, Sample
     from gateway.queues import Waiter
 
@@ -46,6 +47,8 @@ _STARTING_S = 10.0
 _FOLD_S = 1.0
 # What requests may hold in memory where nobody says: room enough for anything but a real load.
 _INFLIGHT_BYTES = 2**30
+# Of so many requests /status tells what became of them.
+_RECENT = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class EngineStatus:
             speculate.
         recent: the last minutes of that.
         merges: its streams' chunks are not its steps, and give no estimates.
+        simulated: it says of itself that it is simulated.
     """
 
     view: EngineView
@@ -82,6 +86,7 @@ class EngineStatus:
     speculation: Speculation | None
     recent: Recent
     merges: bool
+    simulated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,10 @@ class RouteStatus:
     """One route at one moment: requests on engines, requests waiting, and for how long the first has.
 
     Attributes:
+        mean_tokens: of an answer.
+        requests: that have ended since the start.
+        errors: of these, answered with a status of 500 or more.
+        rate: output tokens per second, of the last half minute.
         acceptance: speculation of the last minutes, by pool and source.
     """
 
@@ -96,18 +105,25 @@ class RouteStatus:
     waiting: int
     oldest_wait_s: float
     mean_tokens: float
+    requests: int
+    errors: int
+    rate: float
     acceptance: Mapping[tuple[str, Source], Recent]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything at one moment; `plan` is how routes are kept apart, if they are."""
+    """Everything at one moment; `plan` is how routes are kept apart, if they are.
+
+    `recent` is what became of the last requests, the latest first.
+    """
 
     engines: tuple[EngineStatus, ...]
     routes: Mapping[str, RouteStatus]
     retry_budget: float
     draining: bool
     plan: Plan | None
+    recent: tuple[Decision, ...]
 
 
 class Lease:
@@ -119,6 +135,7 @@ class Lease:
         depth: the depth it runs at under the load the request made.
         on_lost: called when the engine is found hung or gone.
         sample: what the answer told of speculation.
+        chosen_by: what the choice went by: its route's rule (Fleet.chosen_by), or `kept apart` under a plan.
     """
 
     __slots__ = (
@@ -131,6 +148,7 @@ class Lease:
         "_state",
         "_step_depth",
         "begun",
+        "chosen_by",
         "depth",
         "engine",
         "on_lost",
@@ -156,6 +174,8 @@ class Lease:
         slot.tried(self.begun)
         state._changed(slot, route, +1)
         self.depth = state.fleet.depth(slot.engine.pool, slot.view.load)
+        apart = state._plan and state._plan.targets
+        self.chosen_by = "kept apart" if apart else state.fleet.chosen_by[route]
 
     def heard(self) -> None:
         """Note a sign of life from the engine."""
@@ -264,6 +284,15 @@ class _Slot:
         return True
 
 
+@dataclass(slots=True)
+class _Done:
+    """What came of a route's requests since the start; see RouteStatus."""
+
+    pace: Pace
+    requests: int = 0
+    errors: int = 0
+
+
 class State:
     """Engines, leases and queues of one process; not shared between threads.
 
@@ -317,6 +346,8 @@ class State:
         self._inflight_bytes = inflight_bytes
         self.tallies: dict[tuple[str, str, Source], Tally] = {}
         self._folded_at = -math.inf
+        self._recent: deque[Decision] = deque(maxlen=_RECENT)
+        self._done: dict[str, _Done] = {}
         self._budget = Budget(fleet.config.retry.budget)
         self._plan: Plan | None = None
         self._plan_engines: Counter[str] = Counter()
@@ -339,6 +370,8 @@ class State:
         self.memory.limit = fleet.config.limits.inflight_bytes or self._inflight_bytes
         self.quotas.configure(fleet.config)
         self.queues.configure(fleet.routes)
+        done, now = self._done, self._clock()
+        self._done = {route: done.get(route) or _Done(Pace(now)) for route in fleet.routes}
         for route in fleet.routes:
             for pool in fleet.config.pools_of(route):
                 if depth := fleet.config.pools[pool].depth:
@@ -502,8 +535,17 @@ class State:
         return max(lacking, key=lacking.__getitem__, default="")
 
     def answered(self, route: str, tokens: int) -> None:
-        """Note the length of an answer, by which routes share places."""
+        """Note the length of an answer, by which routes share places, and their pace."""
         self.queues.answered(route, tokens)
+        if done := self._done.get(route):
+            done.pace = done.pace.after(tokens, self._clock())
+
+    def ended(self, decision: Decision) -> None:
+        """Note what became of a request."""
+        self._recent.appendleft(decision)
+        if done := self._done.get(decision.route):
+            done.requests += 1
+            done.errors += decision.code >= 500
 
     # --- what is learned of engines
 
@@ -670,6 +712,9 @@ class State:
                 self.queues.waiting(route),
                 self.queues.oldest_wait_s(route),
                 self.queues.mean_tokens(route),
+                self._done[route].requests,
+                self._done[route].errors,
+                self._done[route].pace.rate(now),
                 {
                     (pool, source): tally.recent
                     for (of, pool, source), tally in self.tallies.items()
@@ -679,7 +724,8 @@ class State:
             for route in self.fleet.routes
         }
         engines = tuple(self._status(slot, now) for slot in self._slots.values())
-        return Snapshot(engines, routes, self._budget.remaining(now), self.draining, self._plan)
+        left = self._budget.remaining(now)
+        return Snapshot(engines, routes, left, self.draining, self._plan, tuple(self._recent))
 
     def _status(self, slot: _Slot, now: float) -> EngineStatus:
         age = now - slot.reading.at if slot.reading else None
@@ -697,6 +743,7 @@ class State:
             speculation=slot.ledger.sums,
             recent=slot.ledger.recent,
             merges=slot.ledger.merges,
+            simulated=slot.reading is not None and slot.reading.simulated,
         )
 
     def _promised(self, slot: _Slot, load: float) -> float | None:

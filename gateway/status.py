@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import gateway
+from gateway.policy.acceptance import Source, added
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.fleet import Fleet
-    from gateway.model import Speculation
+    from gateway.model import Decision, Speculation
+    from gateway.policy.acceptance import Recent
     from gateway.state import EngineStatus, Snapshot
 
 
 def report(snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
-    """Return the state as JSON values; times in seconds, rates in output tokens per second of one engine."""
+    """Return the state as JSON values; times in seconds, rates in output tokens per second."""
     return {
         "version": gateway.__version__,
         "model": fleet.config.model,
@@ -35,6 +39,7 @@ def report(snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
             for name, pool in fleet.config.pools.items()
         },
         "engines": [_engine(status, fleet) for status in snapshot.engines],
+        "recent": [_recent(decision) for decision in snapshot.recent],
     }
 
 
@@ -46,7 +51,7 @@ def _route(name: str, snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
     """One route, and the table its next request is chosen by, best first."""
     route, index = snapshot.routes[name], fleet.routes.index(name)
     pools = fleet.config.pools_of(name)
-    table = [
+    table: list[dict[str, Any]] = [
         {
             "engine": status.view.engine.name,
             "pool": status.view.engine.pool,
@@ -58,13 +63,20 @@ def _route(name: str, snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
         for status in snapshot.engines
         if status.view.engine.pool in pools and index < len(status.view.gains)
     ]
+    table.sort(key=lambda row: (row["fitness"] != "free", -row["gain"], row["load"]))
     return {
         "in_flight": route.in_flight,
         "waiting": route.waiting,
         "oldest_wait_s": round(route.oldest_wait_s, 3),
         "mean_tokens": round(route.mean_tokens, 1),
-        "chosen_by": fleet.rule(name),
+        "requests": route.requests,
+        "errors": route.errors,
+        "tokens_per_second": round(route.rate, 1),
+        "acceptance_length": _rounded(_length(route.acceptance)),
+        "depth": next((row["depth"] for row in table if row["fitness"] == "free"), None),
+        "chosen_by": fleet.chosen_by[name],
         "crossovers": {pool: fleet.tables[pool].crossover(index).load for pool in pools},
+        "wins": {pool: fleet.wins[pool][index] for pool in pools},
         "acceptance": {
             pool: {
                 source: _acceptance(recent.sums)
@@ -73,7 +85,24 @@ def _route(name: str, snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
             }
             for pool in sorted({pool for pool, _ in route.acceptance})
         },
-        "candidates": sorted(table, key=lambda row: (row["fitness"] != "free", -row["gain"], row["load"])),
+        "candidates": table,
+    }
+
+
+def _length(acceptance: Mapping[tuple[str, Source], Recent]) -> float | None:
+    """The acceptance length over all pools; estimates stand in where there is nothing better."""
+    exact = added(recent.sums for (_, source), recent in acceptance.items() if source is not Source.STREAM)
+    sums = exact or added(recent.sums for recent in acceptance.values())
+    return sums.length if sums else None
+
+
+def _recent(decision: Decision) -> dict[str, Any]:
+    return {
+        **decision._asdict(),
+        "at": round(decision.at, 3),
+        "seconds": round(decision.seconds, 4),
+        "waited_s": round(decision.waited_s, 4),
+        "acceptance_length": _rounded(decision.acceptance_length),
     }
 
 
@@ -106,6 +135,7 @@ def _engine(status: EngineStatus, fleet: Fleet) -> dict[str, Any]:
         "drifts": status.drifts,
         "acceptance_length": _rounded(status.recent.sums.length),
         "merges_chunks": status.merges,
+        "simulated": status.simulated,
         "mismatch": status.mismatch or None,
     }
 

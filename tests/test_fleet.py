@@ -36,7 +36,7 @@ def fleet(folder: Path, curves: Any = CURVES, **meta: Any) -> Fleet:
 
 def test_each_route_goes_by_the_best_it_has(tmp_path: Path) -> None:
     known = fleet(tmp_path)
-    assert [known.rule(route) for route in known.routes] == ["schedule", "profile", "load"]
+    assert [known.chosen_by[route] for route in known.routes] == ["schedule", "profile", "load"]
     assert known.notes == ()
 
 
@@ -73,11 +73,13 @@ def test_crossovers_come_from_the_schedule_or_the_profile(tmp_path: Path) -> Non
     assert by_profile.left
     assert 32 < by_profile.load < 80
     assert not known.tables["plain"].crossover(1).left
+    assert known.wins["deep"][:2] == (((1, 63),), ((1, by_profile.load - 1),))
+    assert known.wins["plain"] == (((64, 256),), ((by_profile.load, 256),), ())
 
 
 def test_a_profile_that_lacks_a_pool_is_not_used_and_told(tmp_path: Path) -> None:
     known = fleet(tmp_path, {"deep": CURVES["deep"]})
-    assert known.rule("table") == "load"
+    assert known.chosen_by["table"] == "load"
     assert "no curve of plain" in known.notes[0]
 
 

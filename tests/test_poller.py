@@ -200,6 +200,16 @@ async def test_what_an_engine_has_beyond_our_own_requests_is_others() -> None:
             assert (world.status().view.ours, world.status().view.load) == (2, 7)
 
 
+async def test_a_simulated_engine_is_known_as_one() -> None:
+    world = World(True)
+    world.client.pages["/metrics"] = page()
+    async with world.polled():
+        await world.polls(2)
+        assert not world.status().simulated
+        world.client.pages["/metrics"] = b"# simulated engine, fit h100-9b\n" + page()
+        await until(lambda: world.status().simulated)
+
+
 async def test_an_engine_that_others_have_filled_is_not_taken_for_empty_when_it_comes_up() -> None:
     world = World(True)
     loads: list[int] = []

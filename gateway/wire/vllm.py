@@ -69,8 +69,10 @@ _MORE = re.compile(
     rb"|time_to_first_token_seconds_count|inter_token_latency_seconds_(?:count|sum))"
     rb"(?:\{[^\n]*\})?[ \t]+([^\s]+)"
 )
+# How the page of a simulated engine begins.
+_LABEL = b"# simulated engine, fit "
 _SIMULATED = re.compile(
-    rb"# simulated engine, fit ([^\n]*)\n"
+    re.escape(_LABEL) + rb"([^\n]*)\n"
     rb"(?:.*\nsimulated:clock_seconds ([^\s]+)\n.*\nsimulated:time_scale ([^\s]+)\n)?",
     re.DOTALL,
 )
@@ -158,6 +160,7 @@ class EngineReading:
         finished: requests finished since then, for whatever reason.
         speculation: by rank, what it has drafted since it started, with as many positions as its depth; empty
             where it was started without a speculative config.
+        simulated: it says of itself that it is simulated.
     """
 
     running: int
@@ -167,6 +170,7 @@ class EngineReading:
     prompt_tokens: float
     finished: float
     speculation: Mapping[str, Speculation] = field(default_factory=dict)
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +257,7 @@ def read_metrics(page: bytes) -> EngineReading:
         prompt_tokens=sums.get(b"prompt_tokens_total", 0.0),
         finished=sums.get(b"request_success_total", 0.0),
         speculation={rank: _speculation(counts, positions.get(rank, {})) for rank, counts in drafted.items()},
+        simulated=page.startswith(_LABEL),
     )
 
 
@@ -414,7 +419,7 @@ def _speculation(counts: Mapping[bytes, float], positions: Mapping[int, float]) 
 def _simulated_lines(simulated: Simulated | None) -> Iterator[str]:
     if simulated is None:
         return
-    yield f"# simulated engine, fit {simulated.fit}"
+    yield f"{_LABEL.decode()}{simulated.fit}"
     for name, text, value in (
         ("clock_seconds", "Seconds that the simulated engine's clock has run.", simulated.clock_s),
         ("time_scale", "Seconds of the simulated engine's clock in a real one.", simulated.time_scale),

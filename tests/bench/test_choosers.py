@@ -39,7 +39,7 @@ def worlds(count: int, replicas: int, tmp_path: Path) -> tuple[World, list[choos
 
 def test_the_gateway_s_state_is_what_decides_and_it_agrees_with_the_engines(tmp_path: Path) -> None:
     world, (gateway,) = worlds(20, 1, tmp_path)
-    assert all(gateway.state.fleet.rule(route) == "profile" for route in ROUTES)
+    assert all(gateway.state.fleet.chosen_by[route] == "profile" for route in ROUTES)
     assert gateway.state.fleet.config.routes["text"].weight == 2.5
     world.run(10.0)
     assert len(world.answers) > 50
@@ -62,7 +62,7 @@ def test_schedules_alone_make_a_configuration_too() -> None:
     world = World(fit_of(FIT), FLEET, seed=1)
     text = choosers.config_text(FLEET, ROUTES, schedules=SCHEDULES)
     gateway = choosers.Gateway(world, text, Path(), 1)
-    assert {gateway.state.fleet.rule(route) for route in ROUTES} == {"schedule"}
+    assert {gateway.state.fleet.chosen_by[route] for route in ROUTES} == {"schedule"}
 
 
 PAIR = Fleet("pair", (Pool("plain", 0), Pool("deep", 3)))

@@ -33,7 +33,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_gateway_goes_by_what_a_sweep_wrote(config: Path) -> None:
     assert config.read_text().startswith("# ours\n")
     fleet = Fleet.of(load(config))
-    assert [fleet.rule(route) for route in fleet.routes] == ["profile"] * 3
+    assert [fleet.chosen_by[route] for route in fleet.routes] == ["profile"] * 3
     assert not fleet.notes
 
 

@@ -52,7 +52,7 @@ def with_pools(found: Results, pools: Mapping[str, Pool]) -> Results:
 
 def test_the_gateway_takes_it_as_it_is(tmp_path: Path) -> None:
     fleet = Fleet.of(config(tmp_path, results()))
-    assert fleet.rule("table") == "profile"
+    assert fleet.chosen_by["table"] == "profile"
     assert fleet.notes == ()
 
 
@@ -157,7 +157,7 @@ def test_odd_names_are_legal(tmp_path: Path) -> None:
     )
     odd = Results(replace(found.setting, pools=pools), windows)
     fleet = Fleet.of(config(tmp_path, odd, CONFIG.replace("plain:", f"{name}:")))
-    assert fleet.rule("table") == "profile"
+    assert fleet.chosen_by["table"] == "profile"
 
 
 def test_a_changed_point_is_a_changed_line() -> None:

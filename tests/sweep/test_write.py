@@ -84,7 +84,7 @@ def test_the_gateway_goes_by_what_was_written(path: Path) -> None:
         (found.first, found.last, found.depth) for found in FINDINGS.routes["text"].schedule
     )
     fleet = Fleet.of(config)
-    assert [fleet.rule(route) for route in fleet.routes] == ["profile", "profile", "schedule"]
+    assert [fleet.chosen_by[route] for route in fleet.routes] == ["profile", "profile", "schedule"]
     assert fleet.notes == ()
 
 

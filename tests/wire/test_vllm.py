@@ -309,6 +309,7 @@ def test_a_simulated_engines_page_tells_its_clock(fit: str, clock_s: float, scal
     page = metrics_page(EngineCounts(running=2), "m", simulated=simulated)
     assert page.startswith("# simulated engine, fit ")
     assert read_work(page.encode()).simulated == simulated
+    assert read_metrics(page.encode()).simulated
     assert read_metrics(page.encode()).running == 2
 
 
