@@ -7,6 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from gateway.engines.embedded.forms import form_of
 from gateway.engines.embedded.lines import Box, reading_order, rows
 from gateway.engines.embedded.pairs import Piece, fill, find_pairs
 from gateway.engines.embedded.pictures import decode
@@ -51,15 +52,18 @@ def answer(reader: Reader, request: ReadRequest, stopped: Callable[[], bool]) ->
             between, begun = "", True
 
 
-def _text(reader: Reader, page: Page, _: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
-    between = ""
+def _text(reader: Reader, page: Page, request: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
+    form = form_of(request.prompt)
+    begun = False
     for line in reading_order(page.boxes):
         text = " ".join(text for text in _read(reader, page, line, stopped) if text)
         if stopped():
             return
         if text:
-            yield between + text
-            between = "\n"
+            yield (form.between if begun else form.opening) + form.escape(text)
+            begun = True
+    if end := form.closing if begun else form.opening + form.closing:
+        yield end
 
 
 def _table(reader: Reader, page: Page, request: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:

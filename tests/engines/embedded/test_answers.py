@@ -55,6 +55,14 @@ def test_a_blank_image(prompt: str, text: str) -> None:
     assert "".join(pieces(FakeReader([]), BLANK, prompt=prompt)) == text
 
 
+def test_text_comes_in_the_form_that_the_prompt_wants() -> None:
+    prompt = "OCR this image to HTML."
+    found = pieces(FakeReader(["1 < 2", "two"]), BLANK, prompt=prompt)
+    opening, closing = '<div data-bbox="0 0 1000 1000" data-label="Text"><p>', "</p></div>"
+    assert found == ["", f"{opening}1 &lt; 2", "<br/>two", closing]
+    assert "".join(pieces(FakeReader([]), BLANK, prompt=prompt)) == opening + closing
+
+
 def test_a_table_is_html_row_by_row() -> None:
     found = pieces(FakeReader(["A", "", "B"]), BLANK, prompt="Table Recognition:")
     assert found == ["", "<table><tr><td>A</td></tr>", "<tr><td>B</td></tr>", "</table>"]
