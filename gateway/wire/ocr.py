@@ -30,10 +30,7 @@ POINTS_PER_INCH = 72
 
 # What Mistral's API has and this one has not: asked for, it is refused, since an answer without it would not
 # be what the client expects.
-_REFUSED = (
-    *("bbox_annotation_format", "confidence_scores_granularity", "extract_footer", "extract_header"),
-    "include_blocks",
-)
+_REFUSED = ("bbox_annotation_format", "confidence_scores_granularity", "extract_footer", "extract_header")
 _UNSET = (b"null", b"false")
 _MAX_PROMPT_CHARS = 65_536
 _MAX_SCHEMA_BYTES = 256 * 1024
@@ -57,6 +54,7 @@ class _Body(msgspec.Struct):
     pages: str | int | list[str | int] | None = None
     stream: bool | None = None
     table_format: str | None = None
+    include_blocks: bool | None = None  # which mistralai sets
     include_image_base64: bool | None = None
     image_limit: int | None = None
     image_min_size: int | None = None
