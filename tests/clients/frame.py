@@ -226,7 +226,7 @@ class Watched:
     def _access(self) -> list[Line]:
         whole, _, _ = self._log.read_text().rpartition("\n")
         lines = (json.loads(line) for line in whole.splitlines() if '"gateway.access"' in line)
-        return [line for line in lines if line["logger"] == "gateway.access"]
+        return [line for line in lines if line["message"] == "request"]
 
 
 @contextlib.contextmanager
@@ -252,6 +252,7 @@ def simulating(
         config = folder / "routes.yaml"
         write_config(config, engines, **sections)
         with watched(config, folder / "gateway.log", engines) as found:
+            wait(lambda: all(engine["up"] for engine in found.status()["engines"]), "all engines up")
             yield found
 
 

@@ -126,7 +126,8 @@ def _run(*command: str, cwd: Path | None = None) -> str:
     except FileNotFoundError as error:
         raise NotInstalled(f"{command[0]} is not here") from error
     if done.returncode:
-        raise NotInstalled(f"{' '.join(command[:6])} failed:\n" + "\n".join(done.stdout.splitlines()[-15:]))
+        said = [line for line in done.stdout.splitlines() if not line.startswith("WARNING")]
+        raise NotInstalled(f"{' '.join(command[:6])} failed:\n" + "\n".join(said[-15:]))
     return done.stdout
 
 
