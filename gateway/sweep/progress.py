@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,6 +9,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from gateway.output import nobody_reads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,10 +148,7 @@ def say(text: str, stream: TextIO) -> None:
     try:
         print(text, file=stream, flush=True)
     except BrokenPipeError:
-        # All that is still to be printed, also what the stream holds back, goes the same way.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        nobody_reads(stream)
 
 
 def table(board: Board, recent: Sequence[Window]) -> Group:

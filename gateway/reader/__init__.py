@@ -1,0 +1,1 @@
+"""`ocr-gateway ocr`: documents through POST /v1/ocr, for people."""
