@@ -181,7 +181,7 @@ async def test_an_answer_streams_in_with_what_became_of_the_request(running: Run
         await expect(page.locator("#progress")).to_contain_text("Done in")
         assert await page.inner_text("#answer") == "first and last"
         assert await page.get_attribute("#answer", "aria-busy") == "false"
-        await expect(page.locator("#facts")).to_contain_text("Engine")
+        await expect(page.locator("#facts")).to_contain_text("Acceptance")
         told = await facts(page)
         assert (told["Route"], told["Sorted by"], told["Pool"], told["Depth"]) == (
             "table",
