@@ -8,7 +8,7 @@ MINUTES ?= 30
 AROUND := tests/engines tests/sizing tests/sweep tests/fuzz tests/test_workers.py tests/test_lookers.py
 UV := uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet
 
-.PHONY: run test test-gateway test-around test-clients test-vllm test-image test-faults fuzz soak rehearse check bench stack sbom lock clean
+.PHONY: run test test-gateway test-around test-browser test-clients test-vllm test-image test-faults fuzz soak rehearse check bench stack sbom lock clean
 
 run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU engine
 	$(BIN)/ocr-gateway serve --config routes.yaml
@@ -25,6 +25,9 @@ test-gateway:
 test-around:
 	COVERAGE_FILE=.coverage.around $(BIN)/pytest --cov --cov-report= $(AROUND)
 	$(BIN)/pytest --no-cov tests/bench tests/deploy
+
+test-browser: $(VENV)/dev.stamp  ## the status page in Chromium, which must be installed
+	$(BIN)/pytest --no-cov -m browser tests/browser
 
 test-clients: $(VENV)/dev.stamp  ## other people's clients before the gateway; CLIENTS="openai litellm" names some, and they are installed where missing
 	$(BIN)/python -m tests.clients.install $(CLIENTS)
@@ -74,7 +77,7 @@ $(SBOM)/%.cdx.json: deploy/image/%.lock pyproject.toml $(VENV)/dev.stamp
 
 lock:  ## resolve the dependencies anew (needs uv); an image is Linux and holds no more than it needs
 	$(UV) pyproject.toml --universal --upgrade --group build --extra embedded --extra sweep -o requirements.lock
-	$(UV) pyproject.toml --universal --upgrade --group build --extra embedded --extra sweep --extra tracing --group dev --group fuzz -c requirements.lock -o requirements-dev.lock
+	$(UV) pyproject.toml --universal --upgrade --group build --extra embedded --extra sweep --extra tracing --group dev --group browser --group fuzz -c requirements.lock -o requirements-dev.lock
 	$(UV) --group pyproject.toml:build --python-platform linux -c requirements.lock -o deploy/image/build.lock
 	$(UV) pyproject.toml --python-platform linux --extra tracing -c requirements-dev.lock -o deploy/image/gateway.lock
 	$(UV) pyproject.toml --python-platform linux --extra embedded --extra sweep --extra tracing -c requirements-dev.lock -o deploy/image/embedded.lock
