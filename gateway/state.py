@@ -173,7 +173,7 @@ class Lease:
         self.begun = state._clock()
         slot.tried(self.begun)
         state._changed(slot, route, +1)
-        self.depth = state.fleet.depth(slot.engine.pool, slot.view.load)
+        self.depth = state.fleet.depth(slot.engine.pool, slot.ours + slot.foreign)
         apart = state._plan and state._plan.targets
         self.chosen_by = "kept apart" if apart else state.fleet.chosen_by[route]
 
@@ -339,6 +339,7 @@ class State:
         self._slots: dict[str, _Slot] = {}
         self._by_route: dict[str, list[_Slot]] = {}
         self._board = Board((), (), 0)
+        self._unseen: set[_Slot] = set()
         self._in_flight: Counter[str] = Counter()
         self.queues = Queues(clock)
         self.memory = Memory(inflight_bytes)
@@ -427,6 +428,7 @@ class State:
         """Choose an engine for one more request of a route, without taking the place."""
         if route not in self.queues:
             return Choice(None, Fitness.DOWN)
+        self._see()
         now, index = self._clock(), self.fleet.routes.index(route)
         rules, rng = self.fleet.rules, self._rng
         choice = None
@@ -704,6 +706,7 @@ class State:
 
     def snapshot(self) -> Snapshot:
         """Return everything at this moment."""
+        self._see()
         now = self._clock()
         self._fold(now)
         routes = {
@@ -748,7 +751,7 @@ class State:
 
     def _promised(self, slot: _Slot, load: float) -> float | None:
         """The tokens per second the profiles promise for an engine's load, in its own mix."""
-        own = slot.view.own
+        own = [slot.own[route] for route in self.fleet.routes]
         ours = sum(own)
         if not load:
             return 0.0
@@ -764,7 +767,7 @@ class State:
             del self._slots[slot.engine.name]
             self._line_up()
             return
-        self._refresh(slot)
+        self._unseen.add(slot)
 
     def _fresh(self, slot: _Slot) -> int:
         """Requests sent since an engine came back or its breaker moved; older ones tell nothing of it now."""
@@ -774,6 +777,11 @@ class State:
         elif since == -math.inf or self._clock() - since > WARM_S:
             return 0
         return sum(lease.begun >= since for lease in slot.leases)
+
+    def _see(self) -> None:
+        """Work out anew how engines stand whose requests came or went since: often once for two of them."""
+        while self._unseen:
+            self._refresh(self._unseen.pop())
 
     def _refresh(self, slot: _Slot) -> None:
         """Work out an engine's view anew."""
