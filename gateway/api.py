@@ -35,12 +35,13 @@ if TYPE_CHECKING:
     from gateway.dispatch import Dispatcher
     from gateway.memory import Held
     from gateway.metrics import Metrics
+    from gateway.ocr import Documents
     from gateway.protocol import Cycle
     from gateway.state import State
 
 log = logging.getLogger(__name__)
 
-COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
+COMPLETIONS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 
 _INTERNAL = GatewayError("the gateway failed unexpectedly; its log says how", code="internal_error")
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
@@ -191,7 +192,7 @@ class Front:
 class Completions:
     """A completion endpoint as plain ASGI, but for the body and the client's leaving: see protocol.Cycle."""
 
-    def __init__(self, path: str, state: State, dispatcher: Callable[[], Dispatcher]) -> None:
+    def __init__(self, path: str, state: State, dispatcher: Callable[[], Dispatcher | Documents]) -> None:
         self._path = path
         self._state = state
         self._dispatcher = dispatcher

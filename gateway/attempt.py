@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.model import Buffer, Speculation, Usage
     from gateway.state import Lease
     from gateway.tracing import Trace
+    from gateway.wire.openai import Dialect
 
 # What a client should wait where an engine does not say, and the longest that one may say.
 RETRY_AFTER_S = 2
@@ -58,10 +59,10 @@ _HANGS = "the engine hangs: it does not answer its health check"
 # What is read of a refusal, for its words: its status has told the rest.
 _REFUSAL_BYTES = 64 * 1024
 _REFUSAL_S = 2
-# A stream is over with [DONE]; its connection is kept if the answer ends within so much, too.
+# A stream is over with its end mark; its connection is kept if the answer ends within so much, too.
 _END_BYTES = 4096
 _END_S = 1
-# Comments that keep a stream alive are held back until its first event, so many bytes of them.
+# What comes of a stream before an event that tells of work is held back until then, so many bytes of it.
 _HELD_BYTES = 64 * 1024
 _UNTRACED = nullcontext()
 
@@ -81,6 +82,7 @@ class Job:
         timeouts: the route's.
         merged: its stream's chunks carry several steps each, as the client wished.
         context: the client's trace context, as headers.
+        dialect: how its answers are read.
         trace: the request's spans; None where it is not traced.
     """
 
@@ -94,6 +96,7 @@ class Job:
     timeouts: Timeouts
     merged: bool = False
     context: Mapping[str, str] = field(default_factory=dict)
+    dialect: Dialect = openai.COMPLETIONS
     trace: Trace | None = None
 
     def spent(self) -> None:
@@ -243,7 +246,7 @@ async def _begin(job: Job, answer: Answer, lease: Lease, outturn: Outturn, deadl
     else:
         body = await answer.read(job.answer_bytes, job.held.answered)
         if answer.status < 400:
-            whole = openai.read_answer(body)
+            whole = job.dialect.read_answer(body)
             if whole is None:
                 raise EngineFailed("the engine's answer is no completion", code="engine_garbage")
             if whole.is_aborted:
@@ -257,7 +260,8 @@ async def _begin(job: Job, answer: Answer, lease: Lease, outturn: Outturn, deadl
 class _Events:
     """One stream's events: accounts for each, and takes out the usage chunk the client did not ask for.
 
-    Comments keep a connection alive and are no sign of work: time limits run from event to event.
+    Comments keep a connection alive and are no sign of work, nor is what only says that a request was taken:
+    time limits run from event to event.
     """
 
     def __init__(self, answer: Answer, lease: Lease, outturn: Outturn, job: Job) -> None:
@@ -272,9 +276,11 @@ class _Events:
         self._until = answer.first_event_by
         self._opening = b""
         self._over = False
+        self._read = job.dialect.read_chunk
+        self._place = 0
 
     async def begin(self) -> None:
-        """Read up to the first chunk of a completion, with all that came along with it.
+        """Read up to the first chunk of an answer that tells of work done, with all that came along with it.
 
         Raises:
             GatewayError: something else came, or nothing in time.
@@ -282,9 +288,10 @@ class _Events:
         held = b""
         while data := await self._answer.more(self._until):
             events = self._split(data)
-            first = next((told for event in events if (told := sse.event_data(event)) is not None), None)
-            if first is not None:
-                chunk = openai.read_chunk(first)
+            told = (sse.event_data(event) for event in events)
+            chunks = (self._read(one) for one in told if one is not None)
+            chunk = next((chunk for chunk in chunks if not chunk.is_prelude), None)
+            if chunk is not None:
                 # An error of the request's own is the engine's answer to it.
                 if chunk.error_status == 503:  # vLLM's queue was full when it looked again
                     raise Unavailable(_BUSY, code="engine_busy", retry_after=RETRY_AFTER_S)
@@ -321,7 +328,7 @@ class _Events:
             # A document longer than the request's time is not the engine's fault, nor is our want of memory.
             if error.code not in ("total_timeout", FULL):
                 self._lease.outcome(retry.blame(Failure.BROKEN_STREAM))
-            return sse.data_event(openai.error_body(error))
+            return self._job.dialect.error_event(error, self._place + 1)
         raise StopAsyncIteration
 
     async def _last(self) -> bytes:
@@ -330,16 +337,18 @@ class _Events:
         Raises:
             EngineFailed: the stream ended without saying so.
         """
-        if self._outturn.ended:
+        outturn = self._outturn
+        if outturn.ended:
             await self._answer.glimpse(_END_BYTES, _END_S)
             return b""
         # An event without its blank line is none; but it may tell the usage, or the end.
         rest = self._splitter.rest()
         last = self._for_client([rest])
-        if sse.event_data(rest) == sse.DONE:
+        if self._outturn.ended:
             return last
-        if not self._outturn.failed:
-            raise EngineFailed("the engine's stream ended without [DONE]", code="engine_died")
+        if not outturn.failed:
+            end = self._job.dialect.end
+            raise EngineFailed(f"the engine's stream ended without {end}", code="engine_died")
         self._end()
         return b""
 
@@ -392,7 +401,7 @@ class _Events:
         if data == sse.DONE:
             self._end()  # clients leave once they have it
             return True
-        chunk = openai.read_chunk(data)
+        chunk = self._read(data)
         if chunk.is_aborted:
             raise EngineFailed(_ABORTED, code="engine_died")
         if chunk.has_output and self._outturn.first_token_at is None:
@@ -407,6 +416,10 @@ class _Events:
         if chunk.is_error:
             self._outturn.failed = 400 if chunk.is_clients_error else EngineFailed.status
             self._outturn.error = "" if chunk.is_clients_error else "engine_error"
+        if chunk.place:
+            self._place = chunk.place
+        if chunk.is_last:
+            self._end()
         return not (self._job.strip_usage and chunk.is_usage_only)
 
 

@@ -16,11 +16,12 @@ from gateway.errors import BadRequest, ClientLeft, GatewayError, Unavailable, Un
 from gateway.intake import Taken
 from gateway.logs import Line
 from gateway.memory import FULL
+from gateway.model import Decision
 from gateway.policy import admission, retry, sorting
 from gateway.policy.admission import Refusal, Shed
 from gateway.policy.balance import Fitness
 from gateway.state import Lease
-from gateway.wire import openai
+from gateway.wire import openai, responses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -45,8 +46,13 @@ _LINE = Line(logging.getLogger("gateway.access"), "request")
 
 CLIENT_LEFT = 499
 
+_RESPONSES = "/v1/responses"
+
 # To read a larger body takes longer than the event loop may be kept: 1 ms for 8 MB, 5 ms for 32 MB.
 _INLINE_BYTES = 8 * 1024 * 1024
+
+# Who is refused on arrival has stood in the queue for some microseconds.
+_WAITED_S = 0.001
 
 _UNTRACED = nullcontext()
 _NO_ENGINE = Refusal(Shed.NO_ENGINE, RETRY_AFTER_S)
@@ -88,9 +94,11 @@ class Call:
         visit: what books it on the key's limits.
         image_bytes: of its images, decoded.
         started: when it arrived, by time.perf_counter.
+        decision: its route, and why; one that is known beforehand stands.
         lease: the place it has or had on an engine; the last one where it was tried again.
         outturn: what the answer told.
         waited_s: seconds in the queue, all attempts together.
+        retried: how an earlier attempt failed, where there was one.
         code: the status it ended with; 499 where the client left.
         error: the code of the error that it got, where it got one.
         trace: its spans; None where it is not traced.
@@ -113,6 +121,7 @@ class Call:
     lease: Lease | None = None
     outturn: Outturn = field(default_factory=Outturn)
     waited_s: float = 0.0
+    retried: str = ""
     code: int = 0
     error: str = ""
     trace: Trace | None = None
@@ -170,13 +179,7 @@ class Dispatcher:
         if self._tracing:
             call.trace, call.context = self._tracing.begin(call.path, fleet.config.model, call.context)
         try:
-            if self._state.draining and not call.kept:
-                self._metrics.shed("", "shutting_down")
-                raise Unavailable(
-                    "the gateway is shutting down; retry, and another takes the request",
-                    code="shutting_down",
-                    retry_after=1,
-                )
+            refuse_draining(self._state, self._metrics, call)
             visit.enter()
             with call.stage("receive"):
                 request, taken = await self._receive(call, fleet)
@@ -214,14 +217,14 @@ class Dispatcher:
         limits = fleet.config.limits
         body = await call.read(limits.body_bytes, call.held)
         with self._timed("receive"):
-            parse = partial(
-                openai.parse_request,
-                body,
-                chat=call.path.endswith("/chat/completions"),
-                max_images=limits.images_per_request,
-            )
+            most = limits.images_per_request
+            if call.path == _RESPONSES:
+                parse = partial(responses.parse_request, body, max_images=most)
+            else:
+                is_chat = call.path.endswith("/chat/completions")
+                parse = partial(openai.parse_request, body, chat=is_chat, max_images=most)
             request = parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
-            alias = _alias(request.model, fleet.config.model)
+            alias = alias_of(request.model, fleet.config.model)
             if alias is not None or call.route_header is not None:
                 request.facts = replace(request.facts, header=call.route_header, alias=alias)
             taken = Taken(request.images, limits, call.client, call.held.add)
@@ -237,7 +240,7 @@ class Dispatcher:
     async def _sort(self, call: Call, facts: SortFacts, taken: Taken, fleet: Fleet) -> str:
         rules = fleet.sorting
         with self._timed("sort"):
-            decision = sorting.sort(facts, rules)
+            decision = call.decision or sorting.sort(facts, rules)
             if decision is None and taken.first is not None:
                 guess = await self._vision.guess(taken.first, weight=taken.first_weight, client=call.client)
                 decision = sorting.sort_by_layout(guess, rules) if guess else None
@@ -265,6 +268,7 @@ class Dispatcher:
                 strip_usage=not request.include_usage,
                 merged=request.merged,
                 timeouts=config.routes[route].timeouts,
+                dialect=responses.RESPONSES if call.path == _RESPONSES else openai.COMPLETIONS,
                 context=call.context,
                 trace=call.trace,
             )
@@ -292,6 +296,7 @@ class Dispatcher:
                 self._metrics.chosen(route, lease.depth)
                 if failed:
                     self._metrics.retried(route, failed.failure)
+                    call.retried = failed.failure
                 else:
                     deadline = now() + job.timeouts.total_s
                 try:
@@ -405,6 +410,24 @@ class Dispatcher:
             self._state.answered(route, usage.completion_tokens)
         sample = call.lease.believed() if call.lease else None
         length = sample.speculation.length if sample else None
+        error = call.error or call.outturn.error
+        if call.decision:
+            decision = Decision(
+                at=time.time(),
+                request_id=call.request_id,
+                route=route,
+                reason=call.decision.reason,
+                pool=engine.pool if engine else None,
+                engine=engine.name if engine else None,
+                depth=call.lease.depth if call.lease else None,
+                code=call.code,
+                seconds=seconds,
+                waited_s=call.waited_s,
+                acceptance_length=length,
+                completion_tokens=usage.completion_tokens if usage else None,
+                why=_why(call, error),
+            )
+            self._state.ended(decision)
         fields: dict[str, Any] = {
             "request_id": call.request_id,
             "path": call.path,
@@ -426,7 +449,7 @@ class Dispatcher:
         if call.trace:
             spoken = sample.speculation if sample else None
             beside = {
-                "error": call.error or call.outturn.error,
+                "error": error,
                 "prompt_tokens": usage.prompt_tokens if usage else None,
                 "drafts": spoken.drafts if spoken else None,
                 "accepted": spoken.accepted if spoken else None,
@@ -457,8 +480,27 @@ class _Timed:
             self._metrics.took(self._stage, time.perf_counter() - self._started)
 
 
-def _alias(model: str | None, name: str) -> str | None:
-    """Return the route behind `NAME:route`; a model that is neither NAME nor an alias is unknown."""
+def refuse_draining(state: State, metrics: Metrics, call: Call) -> None:
+    """Take no new work once the gateway drains.
+
+    Raises:
+        Unavailable: it does.
+    """
+    if state.draining and not call.kept:
+        metrics.shed("", "shutting_down")
+        raise Unavailable(
+            "the gateway is shutting down; retry, and another takes the request",
+            code="shutting_down",
+            retry_after=1,
+        )
+
+
+def alias_of(model: str | None, name: str) -> str | None:
+    """Return the route behind `NAME:route`; None for NAME itself.
+
+    Raises:
+        UnknownModel: it is neither.
+    """
     if model is None or model == name:
         return None
     if model.startswith(f"{name}:"):
@@ -468,3 +510,15 @@ def _alias(model: str | None, name: str) -> str | None:
         param="model",
         code="model_not_found",
     )
+
+
+def _why(call: Call, error: str) -> str:
+    """What a request's choice went by and what came between, or why there was none; how it failed."""
+    words = [call.lease.chosen_by] if call.lease else []
+    if call.waited_s >= _WAITED_S:
+        words.append("waited")
+    if call.retried:
+        words.append(f"retried after {call.retried}")
+    if error:
+        words.append(error)
+    return ", ".join(words)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.model import Buffer
     from gateway.vision import Vision
     from gateway.wire.images import DataUrl
-    from gateway.wire.openai import ImagePart
+    from gateway.wire.parts import ImagePart
     from gateway.wire.remote import RemoteUrl
 
 # An image, or its URL.

@@ -213,7 +213,7 @@ class Tracing:
             http_attributes.HTTP_ROUTE: path,
             url_attributes.URL_PATH: path,
             url_attributes.URL_SCHEME: "http",
-            "gen_ai.operation.name": "chat" if path.endswith("/chat/completions") else "text_completion",
+            "gen_ai.operation.name": "text_completion" if path == "/v1/completions" else "chat",
             "gen_ai.request.model": model,
         }
         parent = _W3C.extract(context, Context())

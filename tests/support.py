@@ -157,7 +157,7 @@ class FakeEngine:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             return await _lifespan(receive, send)
-        sender = _Sender(send)
+        sender = _Sender(send, scope["path"])
         if scope["path"] == "/health":
             return await sender.json({}, 200 if self.healthy else 503)
         if scope["method"] == "GET":
@@ -197,7 +197,8 @@ class FakeEngine:
 
 
 class _Sender:
-    def __init__(self, send: Any) -> None:
+    def __init__(self, send: Any, path: str = "") -> None:
+        self.path = path
         self.send = send
 
     async def start(self, status: int = 200, kind: str = "application/json") -> None:
@@ -245,8 +246,72 @@ def chunk(content: str | None = None, finish: str | None = None, **members: Any)
     }
 
 
+RESPONSE_USAGE = {"input_tokens": 7, "output_tokens": 2, "total_tokens": 9}
+
+
+def response(text: str = "hello world", status: str = "completed", **members: Any) -> dict[str, Any]:
+    """A response as vLLM gives it, as far as anybody here reads it."""
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    item = {"id": "msg_1", "type": "message", "role": "assistant", "content": content, "status": "completed"}
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "model": "glm-ocr",
+        "output": [item],
+        "status": status,
+        "usage": RESPONSE_USAGE,
+        **members,
+    }
+
+
+def response_events(*texts: str) -> list[dict[str, Any]]:
+    """What vLLM streams for a response: what is taken, what is added, and what came of it."""
+    begun = response(status="in_progress", output=[], usage=None)
+    place = {"item_id": "msg_1", "output_index": 0}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.in_progress", "response": begun},
+        {"type": "response.output_item.added", "item": {"type": "message", "content": []}, **place},
+        *({"type": "response.output_text.delta", "delta": text, **place} for text in texts),
+        {"type": "response.output_text.done", "text": "".join(texts), **place},
+        {"type": "response.completed", "response": response("".join(texts))},
+    ]
+    return [{**event, "sequence_number": number} for number, event in enumerate(events)]
+
+
+def named(event: dict[str, Any]) -> bytes:
+    """An event of a response as it goes over the wire."""
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def asked(
+    prompt: str | None = "Text Recognition:", image: bytes | str | None = b"", **members: Any
+) -> dict[str, Any]:
+    """A request in the Responses API; `image` as in `chat`."""
+    parts: list[dict[str, Any]] = []
+    if image is not None:
+        url = image if isinstance(image, str) else data_url(image or png("hello"))
+        parts.append({"type": "input_image", "image_url": url, "detail": "auto"})
+    if prompt is not None:
+        parts.append({"type": "input_text", "text": prompt})
+    return {"model": "glm-ocr", "input": [{"role": "user", "content": parts}], **members}
+
+
+async def respond(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> None:
+    """Answer in the Responses API at once, as vLLM would."""
+    if not request.get("stream"):
+        return await send.json(response())
+    await send.start(kind="text/event-stream; charset=utf-8")
+    for event in response_events("hello", " world"):
+        await send.body(named(event))
+    return await send.body(b"", more=False)
+
+
 async def answer(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> None:
     """Answer at once, as vLLM would."""
+    if send.path == "/v1/responses":
+        return await respond(engine, request, send)
     if not request.get("stream"):
         return await send.json(completion("hello world"))
     await send.start(kind="text/event-stream; charset=utf-8")

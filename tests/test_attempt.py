@@ -22,11 +22,26 @@ from gateway.policy.acceptance import Sample, Source
 from gateway.policy.breaker import Phase
 from gateway.policy.retry import Failure
 from gateway.state import Lease, State
+from gateway.wire.openai import COMPLETIONS
+from gateway.wire.responses import RESPONSES
 from gateway.wire.vllm import STOPPING, speculative_object
-from tests.support import USAGE, FakeEngine, _Sender, chunk, completion, hang, served
+from tests.support import (
+    USAGE,
+    FakeEngine,
+    _Sender,
+    chunk,
+    completion,
+    hang,
+    named,
+    response,
+    response_events,
+    served,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from gateway.wire.openai import Dialect
 
 CONFIG = """
 model: m
@@ -91,6 +106,7 @@ async def tried(
     begun: asyncio.Event | None = None,
     answer_bytes: int = 10**6,
     memory_bytes: int = 10**6,
+    dialect: Dialect = COMPLETIONS,
 ) -> Tried:
     fake, result = FakeEngine(behave), Tried()
     async with served(fake) as url, EngineClient() as client:
@@ -115,6 +131,7 @@ async def tried(
             strip_usage=strip_usage,
             timeouts=timeouts,
             merged=merged,
+            dialect=dialect,
         )
 
         async def deliver(reply: Reply) -> None:
@@ -379,6 +396,116 @@ async def test_who_leaves_at_the_end_mark_has_had_the_answer() -> None:
     assert (result.sample, result.phase) == (EXACT, Phase.CLOSED)
     assert result.in_flight_at_the_end == 0
     assert result.outturn.ended
+
+
+# --- the Responses API
+
+RESPONSE = response_events("hello", " world")
+
+
+async def tried_response(*values: Any, end: bool = True, **options: Any) -> Tried:
+    """Try an engine that streams these events."""
+    sent = [value if isinstance(value, bytes) else named(value) for value in values]
+    return await tried(events(*sent, end=end), dialect=RESPONSES, merged=True, **options)
+
+
+async def test_a_response_passes_event_by_event_and_its_last_one_ends_it() -> None:
+    result = await tried_response(*RESPONSE)
+    assert result.body == b"".join(map(named, RESPONSE))
+    assert (result.outturn.usage, result.outturn.ended, result.outturn.failed) == (Usage(7, 2), True, 0)
+    assert result.outturn.first_token_at is not None
+    assert (result.phase, result.in_flight_at_the_end, result.sample) == (Phase.CLOSED, 0, None)
+
+
+async def test_that_a_response_was_taken_is_no_sign_of_work() -> None:
+    result = await tried_response(*RESPONSE[:2], end=False)
+    assert (result.failure, result.code, result.body) == (Failure.DIED, "engine_died", b"")
+    result = await tried_response(*RESPONSE[:2])
+    assert (result.failure, result.code) == (Failure.GARBAGE, "engine_garbage")
+
+    async def takes(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        await send.body(b"".join(map(named, RESPONSE[:2])))
+        await hang(engine, request, send)
+
+    timeouts = Timeouts(first_event_s=0.2, idle_s=20, total_s=20)
+    result = await tried(takes, dialect=RESPONSES, merged=True, timeouts=timeouts)
+    assert (result.failure, result.code) == (Failure.SLOW, "engine_idle")
+
+
+async def test_a_long_word_that_a_response_was_taken_passes_at_once() -> None:
+    told = {**RESPONSE[0], "response": response("x" * 70_000)}
+    result = await tried_response(told, *RESPONSE[1:])
+    assert result.body == b"".join(map(named, (told, *RESPONSE[1:])))
+
+
+@pytest.mark.parametrize(
+    ("event", "failure", "code"),
+    [
+        ({"type": "error", "code": "server_error"}, Failure.BAD_GATEWAY, "engine_error"),
+        ({"type": "response.failed", "response": {}}, Failure.BAD_GATEWAY, "engine_error"),
+        ({"type": "error", "error": {"message": "full", "code": 503}}, Failure.BUSY, "engine_busy"),
+        ({"type": "response.completed", "response": {"status": "cancelled"}}, Failure.DIED, "engine_died"),
+        ({"type": "ping"}, Failure.GARBAGE, "engine_garbage"),
+    ],
+)
+async def test_a_response_that_fails_before_anything_is_written_is_none(
+    event: Any, failure: Failure, code: str
+) -> None:
+    result = await tried_response(*RESPONSE[:2], event)
+    assert (result.failure, result.code, result.body) == (failure, code, b"")
+
+
+async def test_a_response_that_breaks_off_ends_with_the_apis_own_error() -> None:
+    for sent, end in ((RESPONSE[:4], False), (RESPONSE[:4], True), ((*RESPONSE[:4], b"data: {"), True)):
+        result = await tried_response(*sent, end=end)
+        passed, _, last = result.body.partition(b"event: error\ndata: ")
+        assert passed == b"".join(map(named, RESPONSE[:4]))
+        told = json.loads(last)
+        assert (told["type"], told["sequence_number"], told["code"]) == ("error", 4, "engine_died")
+        assert told["error"]["code"] == "engine_died"
+        assert (result.outturn.failed, result.phase) == (502, Phase.OPEN)
+
+
+@pytest.mark.parametrize(
+    ("last", "failed", "phase"),
+    [
+        ({"type": "response.incomplete", "response": response(status="incomplete")}, 0, Phase.CLOSED),
+        ({"type": "response.failed", "response": {"error": {"code": "server_error"}}}, 502, Phase.OPEN),
+        ({"type": "error", "code": "invalid_prompt", "message": "too long"}, 400, Phase.CLOSED),
+    ],
+)
+async def test_how_a_response_ends_is_passed_on_and_judged(last: Any, failed: int, phase: Phase) -> None:
+    result = await tried_response(*RESPONSE[:4], last)
+    assert result.body == b"".join(map(named, (*RESPONSE[:4], last)))
+    assert (result.outturn.failed, result.outturn.ended, result.phase) == (failed, True, phase)
+
+
+async def test_a_responses_last_event_counts_without_its_blank_line_too() -> None:
+    result = await tried_response(*RESPONSE[:-1], named(RESPONSE[-1]).rstrip())
+    assert result.body == b"".join(map(named, RESPONSE)).rstrip()
+    assert (result.outturn.usage, result.outturn.failed) == (Usage(7, 2), 0)
+
+
+async def test_who_leaves_with_a_responses_last_event_has_had_it() -> None:
+    async def lingers(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        await send.start(kind="text/event-stream")
+        for event in RESPONSE:
+            await send.body(named(event))
+        await asyncio.Event().wait()
+
+    result = await tried(lingers, dialect=RESPONSES, merged=True, leave_at=b"response.completed")
+    assert (result.outturn.ended, result.in_flight_at_the_end) == (True, 0)
+
+
+async def test_a_whole_response_is_one_and_a_completion_is_none() -> None:
+    whole = await tried(status(200, response()), dialect=RESPONSES, stream=False)
+    assert (json.loads(whole.body), whole.outturn.usage) == (response(), Usage(7, 2))
+    for answer in (completion("hello"), response(output=None)):
+        result = await tried(status(200, answer), dialect=RESPONSES, stream=False)
+        assert (result.failure, result.code) == (Failure.GARBAGE, "engine_garbage")
+    cut = await tried(status(200, response(status="cancelled")), dialect=RESPONSES, stream=False)
+    assert (cut.failure, cut.code) == (Failure.DIED, "engine_died")
 
 
 # --- what an engine's answer may cost

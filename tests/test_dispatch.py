@@ -25,14 +25,18 @@ from tests.support import (
     FakeEngine,
     _Sender,
     answer,
+    asked,
     chat,
     chunk,
     completion,
     data_url,
     encoded,
     hang,
+    named,
     picture,
     png,
+    response,
+    response_events,
     serving,
     until,
 )
@@ -93,6 +97,91 @@ async def test_a_text_completion_takes_the_same_path(running: Running) -> None:
     reply = await running.http.post("/v1/completions", json={"model": "glm-ocr:table", "prompt": "ping"})
     assert reply.status_code == 200
     assert running.deep.requests == [{"model": "glm-ocr", "prompt": "ping"}]
+
+
+RESPONSES = "/v1/responses"
+
+
+@pytest.mark.parametrize(
+    ("request_", "headers", "route", "reason"),
+    [
+        (asked(), {"x-ocr-route": "table"}, "table", "header"),
+        (asked(model="glm-ocr:key-value"), {}, "key-value", "model"),
+        (asked(metadata={"ocr_route": "table"}), {}, "table", "metadata"),
+        (asked("Table Recognition:"), {}, "table", "prompt"),
+        (asked("", text={"format": {"type": "json_object"}}), {}, "key-value", "structure"),
+        ({"input": "hello"}, {}, "text", "default"),
+    ],
+)
+async def test_a_response_is_sorted_as_everything_else_and_passes_byte_for_byte(
+    running: Running, request_: dict[str, Any], headers: dict[str, str], route: str, reason: str
+) -> None:
+    body = json.dumps(request_, indent=1).encode()
+    headers = {"content-type": "application/json", **headers}
+    reply = await running.http.post(RESPONSES, content=body, headers=headers)
+    assert (reply.status_code, reply.content) == (200, json.dumps(response()).encode())
+    assert reply.headers.items() >= {"x-ocr-route": route, "x-ocr-route-reason": reason}.items()
+    engine = running.plain if route == "text" else running.deep
+    if reason == "model":
+        assert engine.requests == [{**request_, "model": "glm-ocr"}]
+    else:
+        assert engine.bodies == [body]
+    pool = reply.headers["x-ocr-pool"]
+    assert await running.metric("ocr_gateway_completion_tokens_total", route=route, pool=pool) == 2
+
+
+async def test_a_response_is_streamed_event_by_event(running: Running) -> None:
+    reply = await running.http.post(RESPONSES, json=asked(stream=True))
+    assert reply.content == b"".join(map(named, response_events("hello", " world")))
+    assert running.plain.requests == [asked(stream=True)]  # nobody asks for usage: its last event has it
+    assert await running.metric("ocr_gateway_completion_tokens_total", route="text", pool="plain") == 2
+    assert await running.metric("ocr_gateway_time_to_first_token_seconds_count", route="text") == 1
+
+
+async def test_a_responses_image_reaches_the_engine_mended(running: Running) -> None:
+    url = data_url(png("hello")).replace(";base64,", ";charset=utf-8;base64,")
+    reply = await running.http.post(RESPONSES, json=asked("OCR:", url))
+    assert reply.status_code == 200
+    assert running.plain.requests == [asked("OCR:", data_url(png("hello")))]
+
+
+@pytest.mark.parametrize(
+    ("request_", "param", "code"),
+    [
+        (asked(image=data_url(b"plain text")), "input[0].content[0].image_url", "invalid_image"),
+        (asked(previous_response_id="resp_1"), "previous_response_id", "unsupported_parameter"),
+        (asked(image="https://elsewhere.example/a.png"), None, "remote_image_refused"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
+            None,
+            "unsupported_content_part",
+        ),
+        (chat(), "input", None),
+        (asked(model="other"), "model", "model_not_found"),
+    ],
+)
+async def test_a_bad_request_for_a_response_is_refused_by_name_and_no_engine_sees_it(
+    running: Running, request_: dict[str, Any], param: str | None, code: str | None
+) -> None:
+    reply = await running.http.post(RESPONSES, json=request_)
+    error = reply.json()["error"]
+    assert reply.status_code == (404 if code == "model_not_found" else 400)
+    assert error["code"] == code
+    assert param is None or error["param"] == param
+    assert not running.plain.bodies + running.deep.bodies
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/responses/resp_1"),
+        ("DELETE", "/v1/responses/resp_1"),
+        ("POST", "/v1/responses/resp_1/cancel"),
+    ],
+)
+async def test_no_response_can_be_asked_for_later(running: Running, method: str, path: str) -> None:
+    reply = await running.http.request(method, path)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "unknown_endpoint")
 
 
 async def events(running: Running, **members: Any) -> list[str]:
@@ -427,6 +516,32 @@ async def test_a_log_line_ties_a_request_to_its_engine_depth_and_acceptance(
     )
 
 
+async def test_status_tells_what_became_of_a_request_and_why_but_nothing_of_it(running: Running) -> None:
+    async def drafting(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        told = {"speculative_decoding": speculative_object([20, 26, 26, 38], 330)}
+        await send.json({**completion("hello"), "usage": {"completion_tokens": 301}, "metrics": told})
+
+    running.deep.behave = drafting
+    await running.http.post(CHAT, json=chat("Table Recognition:"), headers={"x-request-id": "slow-1"})
+    await running.http.post(CHAT, json=chat("Zanzibar", metadata={"ocr_route": 5}))  # never sorted
+    status = (await running.http.get("/status")).json()
+    (told,) = status["recent"]
+    expected: dict[str, Any] = {
+        "request_id": "slow-1",
+        "route": "table",
+        "reason": "prompt",
+        "pool": "mtp3",
+        "depth": 3,
+    }
+    expected |= {"code": 200, "completion_tokens": 301, "acceptance_length": 2.745, "why": "load"}
+    assert told.items() >= {**expected, "waited_s": 0.0}.items()
+    assert told["engine"] in {engine["engine"] for engine in status["engines"]}
+    assert 0 < told["seconds"] < 60
+    assert status["routes"]["table"]["acceptance_length"] == 2.745
+    assert (status["routes"]["table"]["requests"], status["routes"]["text"]["requests"]) == (1, 0)
+    assert "Zanzibar" not in json.dumps(status)
+
+
 async def test_whatever_clients_send_the_series_stay_those_of_the_configuration(running: Running) -> None:
     async def series() -> int:
         return len((await running.http.get("/metrics")).text.splitlines())
@@ -540,6 +655,8 @@ class TestRetries:
             assert len(good.bodies) >= 1
             page = (await served_fleet.http.get("/metrics")).text
             assert f'ocr_gateway_retries_total{{reason="{reason}",route="text"}}' in page
+            recent = (await served_fleet.http.get("/status")).json()["recent"]
+            assert recent[0]["why"] == f"load, retried after {reason}"
 
     @pytest.mark.parametrize("behave", [failing(500), failing(400), failing(401)])
     async def test_what_another_engine_would_not_mend_is_not_tried_again(self, behave: Any) -> None:
@@ -692,6 +809,8 @@ class TestQueue:
             assert reply.status_code == 200
             page = (await served_fleet.http.get("/metrics")).text
             assert 'ocr_gateway_queue_seconds_count{pool="pool",route="text"}' in page
+            recent = (await served_fleet.http.get("/status")).json()["recent"]
+            assert any("waited" in row["why"] for row in recent)
             await self.leave(tasks)
 
     async def test_a_full_queue_is_a_503_that_says_when_to_come_back(self) -> None:
@@ -704,6 +823,8 @@ class TestQueue:
             assert "max_waiting" in reply.json()["error"]["message"]
             page = (await served_fleet.http.get("/metrics")).text
             assert 'ocr_gateway_shed_total{reason="queue_full",route="text"} 1.0' in page
+            (recent,) = (await served_fleet.http.get("/status")).json()["recent"]
+            assert (recent["code"], recent["engine"], recent["why"]) == (503, None, "queue_full")
             assert 'ocr_gateway_waiting{route="text"} 1.0' in page
             await self.leave(tasks)
 

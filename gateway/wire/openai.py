@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,26 +10,33 @@ import msgspec
 
 from gateway.errors import BadRequest, GatewayError
 from gateway.model import SortFacts, Speculation, Usage
+from gateway.wire import sse
 from gateway.wire.lift import Lifted, lift
+from gateway.wire.parts import (
+    MAX_TEXT_CHARS,
+    ImagePart,
+    Kinds,
+    Part,
+    Reach,
+    check_count,
+    check_reach,
+    first_schema,
+    read_content,
+    route_of,
+)
+from gateway.wire.raw import MEMBERS, NULL, built, decode_body, elements, member_of, object_of, sent
 from gateway.wire.vllm import read_speculation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gateway.model import Buffer
 
-_NULL = msgspec.Raw(b"null")
 _NONE = msgspec.Raw()
-_PASSED_PARTS = frozenset((None, "text", "image_url", "refusal", "thinking"))
-# More elements than any request has that a model's context can hold; reading them would block for seconds.
-_MAX_ELEMENTS = 50_000
+_PARTS = Kinds(frozenset((None, "text", "image_url", "refusal", "thinking")), "text", "image_url")
 # More elements than an event or an answer's usage has; such an event is passed on and hardly looked at.
 _MAX_CHUNK_ELEMENTS = 10_000
-_MAX_USAGE_BYTES = 4096
-# Text and members that are longer are the engine's alone: what is built of them is kept while images are
-# looked at, and takes up to four times their bytes.
-_MAX_TEXT_CHARS = 65_536
-_MAX_MEMBER_BYTES = 2**20
+MAX_USAGE_BYTES = 4096
 # More than any model's context holds.
 _MAX_TOKENS = 2**24
 # A request has one place on an engine, however many answers it asks for there; a page has one right answer.
@@ -38,87 +44,37 @@ _MAX_ANSWERS = 16
 # vLLM's reason to finish a request that came while it shut down. In a text its quotes would be escaped.
 _ABORTED = "abort"
 _IS_ABORTED = b'"finish_reason":"abort"'
-# Engines that split their work find each other by the first two, in a member or among vLLM's extra arguments.
-# The third is a stored tensor, which engines that are set up to take it load.
-_ENGINES_OWN = ("ec_transfer_params", "kv_transfer_params", "prompt_embeds")
-# Settings of an image's processing are numbers and plain words. Anything else might be taken for a URL or a
-# path: the libraries behind load images from both.
-_WORD = re.compile(r"[A-Za-z0-9_+-]{0,64}")
-# What no limit on images sees: to how many pixels a small one may be blown up by them. Models ask for fewer.
-_MOST = {"height": 2**12, "width": 2**12, "min": 2**21, "shortest": 2**21, "": 2**24}
 _LARGE_PIECE_BYTES = 4096
 _ASK_USAGE = b',"stream_options":{"include_usage":true}}'
 # Where an image's URL stands in a message.
 _URL_PATH = ("content", "image_url", "url")
-_AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
-
-
-class _Part(msgspec.Struct):
-    type: str | None = None
-    text: str | None = None
-    image_url: msgspec.Raw = _NULL
-    # Fields by which engines take other media, whatever `type` says.
-    audio_embeds: msgspec.Raw = _NULL
-    audio_url: msgspec.Raw = _NULL
-    file: msgspec.Raw = _NULL
-    image_embeds: msgspec.Raw = _NULL
-    image_pil: msgspec.Raw = _NULL
-    input_audio: msgspec.Raw = _NULL
-    input_image: msgspec.Raw = _NULL
-    prompt_embeds: msgspec.Raw = _NULL
-    video_embeds: msgspec.Raw = _NULL
-    video_url: msgspec.Raw = _NULL
-    # What an image is called in vLLM's caches: by it alone another client's would be read.
-    uuid: msgspec.Raw = _NULL
-
-    def other_media(self) -> bool:
-        fields = (
-            self.audio_embeds,
-            self.audio_url,
-            self.file,
-            self.image_embeds,
-            self.image_pil,
-            self.input_audio,
-            self.input_image,
-            self.prompt_embeds,
-            self.video_embeds,
-            self.video_url,
-        )
-        return self.type not in _PASSED_PARTS or any(map(_is_set, fields))
 
 
 class _Message(msgspec.Struct):
     role: str
-    content: str | list[str | _Part] | None = None
+    content: str | list[str | Part] | None = None
 
 
 class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Body(msgspec.Struct):
+class _Body(Reach):
     model: str | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | msgspec.UnsetType | None = msgspec.UNSET
     stream_interval: Any = None
     n: int | float | None = None
     messages: list[_Message] | None = None
-    prompt: msgspec.Raw = _NULL
+    prompt: msgspec.Raw = NULL
     # Of these a wrong type is the engine's to refuse, so that its message is the one clients know.
-    chat_template_kwargs: msgspec.Raw = _NULL
-    guided_json: msgspec.Raw = _NULL
-    metadata: msgspec.Raw = _NULL
-    response_format: msgspec.Raw = _NULL
-    structured_outputs: msgspec.Raw = _NULL
-    tool_choice: msgspec.Raw = _NULL
-    tools: msgspec.Raw = _NULL
-    # What could make an engine connect to somewhere, or open a file, where it is set up to trust requests.
-    ec_transfer_params: msgspec.Raw = _NULL
-    kv_transfer_params: msgspec.Raw = _NULL
-    media_io_kwargs: msgspec.Raw = _NULL
-    mm_processor_kwargs: msgspec.Raw = _NULL
-    prompt_embeds: msgspec.Raw = _NULL
-    vllm_xargs: msgspec.Raw = _NULL
+    chat_template_kwargs: msgspec.Raw = NULL
+    guided_json: msgspec.Raw = NULL
+    metadata: msgspec.Raw = NULL
+    response_format: msgspec.Raw = NULL
+    structured_outputs: msgspec.Raw = NULL
+    tool_choice: msgspec.Raw = NULL
+    tools: msgspec.Raw = NULL
 
 
 class _Delta(msgspec.Struct):
@@ -166,10 +122,10 @@ class _Chunk(msgspec.Struct):
 class _Outline(msgspec.Struct):
     """A chunk or an answer of which nothing is built that an engine could make large."""
 
-    choices: msgspec.Raw = _NULL
-    usage: msgspec.Raw = _NULL
-    metrics: msgspec.Raw = _NULL
-    error: msgspec.Raw = _NULL
+    choices: msgspec.Raw = NULL
+    usage: msgspec.Raw = NULL
+    metrics: msgspec.Raw = NULL
+    error: msgspec.Raw = NULL
 
     def is_completion(self) -> bool:
         return bytes(memoryview(self.choices)[:1]) == b"["
@@ -177,38 +133,13 @@ class _Outline(msgspec.Struct):
 
 _BODY = msgspec.json.Decoder(_Body)
 _CHUNK = msgspec.json.Decoder(_Chunk)
-_STRING = msgspec.json.Decoder(str)
-_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OUTLINE = msgspec.json.Decoder(_Outline)
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
-_ANY = msgspec.json.Decoder()
-
-
-@dataclass(slots=True)
-class ImagePart:
-    """One image of a request.
-
-    Attributes:
-        url: its URL.
-        param: the field's name.
-        text: the JSON text by which `rewritten` knows the URL, where that is not the URL in quotes.
-        data: what the URL decodes to, where that is known by now; for whoever takes it away.
-    """
-
-    url: Buffer
-    param: str
-    text: bytes | None = None
-    data: bytes | None = None
-
-    @property
-    def raw(self) -> bytes:
-        """The JSON text by which `rewritten` knows it."""
-        return b'"%s"' % self.url if self.text is None else self.text
 
 
 @dataclass(slots=True)
 class CompletionRequest:
-    """A chat or text completion, read but not rebuilt.
+    """A request for a completion or a response, read but not rebuilt.
 
     Attributes:
         body: the body as received.
@@ -217,9 +148,10 @@ class CompletionRequest:
         stream: a stream is asked for.
         include_usage: the client itself asked for the usage chunk.
         has_options: it has `stream_options`.
-        merged: it asked that its stream's chunks carry several steps (vLLM's `stream_interval`).
+        merged: its stream's chunks tell no steps: it asked for several in each (vLLM's `stream_interval`).
         images: the image parts, in order.
         facts: what sorting needs to know.
+        holder: the member that has the images.
     """
 
     body: bytes
@@ -231,6 +163,7 @@ class CompletionRequest:
     merged: bool
     images: tuple[ImagePart, ...]
     facts: SortFacts
+    holder: str = "messages"
 
 
 class WholeAnswer(msgspec.Struct, frozen=True):
@@ -251,7 +184,7 @@ class StreamChunk(msgspec.Struct, frozen=True):
     """One event of a stream.
 
     Attributes:
-        is_chunk: it is a chunk of a completion.
+        is_chunk: it is a chunk of a completion, or an event of a response.
         usage: token usage, where it is told.
         is_usage_only: it carries usage and no choices: the chunk that `include_usage` adds.
         has_output: it carries generated text.
@@ -263,6 +196,9 @@ class StreamChunk(msgspec.Struct, frozen=True):
         is_aborted: the engine broke the answer off, and says so as a reason to finish.
         is_error: it reports a failure.
         error_status: its `error.code`, where that is an HTTP status; 0 where it is none.
+        is_prelude: it says no more than that the request has been taken: nothing has been done for it yet.
+        is_last: the stream is over with it, without an end mark of its own.
+        place: its number in the stream, where it has one.
     """
 
     is_chunk: bool = False
@@ -275,11 +211,31 @@ class StreamChunk(msgspec.Struct, frozen=True):
     is_aborted: bool = False
     is_error: bool = False
     error_status: int = 0
+    is_prelude: bool = False
+    is_last: bool = False
+    place: int = 0
 
     @property
     def is_clients_error(self) -> bool:
         """Whether it reports a failure that the request itself is to blame for."""
         return 400 <= self.error_status < 500
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How an endpoint's answers are read.
+
+    Attributes:
+        read_answer: reads one that is not streamed; None where it is none.
+        read_chunk: reads one event's data.
+        error_event: returns what a stream that breaks off ends with, and its number in the stream.
+        end: what a stream ends with, in words.
+    """
+
+    read_answer: Callable[[bytes], WholeAnswer | None]
+    read_chunk: Callable[[bytes], StreamChunk]
+    error_event: Callable[[GatewayError, int], bytes]
+    end: str
 
 
 def parse_request(
@@ -296,23 +252,38 @@ def parse_request(
     Raises:
         BadRequest: invalid JSON, a missing or mistyped field, a refused part or setting, too many images.
     """
-    lifted = lift(body, max_images)
+
+    def read(lifted: Lifted) -> CompletionRequest:
+        return _read(body, lifted, chat, max_images, from_gateway)
+
+    return parse_lifted(body, max_images, read)
+
+
+def parse_lifted(body: bytes, most: int, read: Callable[[Lifted], CompletionRequest]) -> CompletionRequest:
+    """Read a request, its large images cut out of it where that can be.
+
+    Args:
+        body: as received.
+        most: how many images it may have.
+        read: reads what is left of it.
+
+    Raises:
+        BadRequest: what `read` raises of the whole body.
+    """
+    lifted = lift(body, most)
     if lifted:
         # What is refused is refused by what was sent, so that the message tells places in it.
         with suppress(BadRequest):
-            request = _read(body, lifted, chat, max_images, from_gateway)
+            request = read(lifted)
             # One that is no image's, but in a text or a schema, has to be read with that.
             if sum(part.text in lifted.texts for part in request.images) == len(lifted.texts):
                 return request
-    return _read(body, Lifted(body, {}), chat, max_images, from_gateway)
+    return read(Lifted(body, {}))
 
 
 def _read(body: bytes, lifted: Lifted, chat: bool, max_images: int, from_gateway: bool) -> CompletionRequest:
-    text = lifted.skeleton
-    if _elements(text) > _MAX_ELEMENTS:
-        raise BadRequest(f"the body has more than {_MAX_ELEMENTS:,} elements", code="invalid_json")
-    fields: _Body = _decode(_BODY, text)
-    _check_reach(fields)
+    fields: _Body = decode_body(_BODY, lifted.skeleton)
+    check_reach(fields)
     images: list[ImagePart] = []
     texts: dict[str, list[str]] = {}
     if chat:
@@ -320,13 +291,8 @@ def _read(body: bytes, lifted: Lifted, chat: bool, max_images: int, from_gateway
             raise BadRequest("`messages` is missing or empty; send at least one message", param="messages")
         for index, message in enumerate(fields.messages):
             _read_message(message, f"messages[{index}].content", texts, images, lifted, from_gateway)
-    if len(images) > max_images:
-        raise BadRequest(
-            f"the request has {len(images)} images; at most {max_images} are accepted",
-            param="messages",
-            code="too_many_images",
-        )
-    prompt = _built(fields.prompt)
+    check_count(images, max_images, "messages")
+    prompt = built(fields.prompt)
     answers = (fields.n or 1) * (1 if chat else _prompts(prompt))
     if answers > _MAX_ANSWERS:
         raise BadRequest(
@@ -348,7 +314,7 @@ def _read(body: bytes, lifted: Lifted, chat: bool, max_images: int, from_gateway
             prompt,
             texts,
             has_image=bool(images),
-            chars=None if from_gateway else _MAX_TEXT_CHARS,
+            chars=None if from_gateway else MAX_TEXT_CHARS,
         ),
     )
 
@@ -374,38 +340,33 @@ def rewritten(
     if model is None and not repaired and not request.has_options:
         # The most frequent change: 10 us cheaper than the way that any change can be made.
         return memoryview(request.body)[: request.body.rindex(b"}")], _ASK_USAGE
-    members: dict[str, bytes | msgspec.Raw] = dict(_MEMBERS.decode(request.lifted.skeleton))
+    members: dict[str, bytes | msgspec.Raw] = dict(MEMBERS.decode(request.lifted.skeleton))
     if model is not None:
         members["model"] = msgspec.json.encode(model)
     if ask_usage:
-        options = _built(members.get("stream_options", _NULL)) or {}
+        options = built(members.get("stream_options", NULL)) or {}
         members["stream_options"] = msgspec.json.encode({**options, "include_usage": True})
     pieces = _whole(members)
-    texts = request.lifted.texts
+    texts, holder = request.lifted.texts, request.holder
     if repaired:
-        pieces["messages"] = _with_urls(memoryview(members["messages"]), {**texts, **repaired}, _URL_PATH)
+        pieces[holder] = _with_urls(memoryview(members[holder]), {**texts, **repaired}, _URL_PATH)
     elif texts:
-        pieces["messages"] = _put_back(bytes(members["messages"]), texts)
+        pieces[holder] = _put_back(bytes(members[holder]), texts)
     return tuple(_gathered(_joined(pieces)))
 
 
 def read_answer(body: bytes) -> WholeAnswer | None:
     """Read an answer that is not streamed; None where it is no completion."""
-    try:
-        if not body.isascii():
-            body.decode()  # what is passed over is not checked for this
-    except UnicodeDecodeError:
-        return None
-    answer = _outline(body)
+    answer: _Outline | None = sent(_OUTLINE, body)
     if answer is None or not answer.is_completion():
         return None
-    usage = _object(answer.usage) if len(memoryview(answer.usage)) <= _MAX_USAGE_BYTES else None
-    return WholeAnswer(_usage(usage), read_speculation(answer.metrics), _IS_ABORTED in body)
+    usage = object_of(answer.usage) if len(memoryview(answer.usage)) <= MAX_USAGE_BYTES else None
+    return WholeAnswer(usage_of(usage), read_speculation(answer.metrics), _IS_ABORTED in body)
 
 
 def read_error_message(body: bytes) -> str:
     """Return the message of an engine's error body, at most 500 printable characters; empty without one."""
-    error = _object(body).get("error")
+    error = object_of(body).get("error")
     message = error.get("message") if isinstance(error, dict) else error
     if not isinstance(message, str):
         return ""
@@ -414,8 +375,8 @@ def read_error_message(body: bytes) -> str:
 
 def read_chunk(data: bytes) -> StreamChunk:
     """Read one event's data; of what is no chunk nothing is known, so that it is passed on."""
-    if _elements(data) > _MAX_CHUNK_ELEMENTS:
-        outline = _outline(data)
+    if elements(data) > _MAX_CHUNK_ELEMENTS:
+        outline: _Outline | None = sent(_OUTLINE, data)
         return StreamChunk(
             is_chunk=outline is not None and outline.is_completion(),
             has_output=True,
@@ -434,7 +395,7 @@ def read_chunk(data: bytes) -> StreamChunk:
         is_aborted |= choice.finish_reason == _ABORTED
     return StreamChunk(
         is_chunk=chunk.choices is not None,
-        usage=_usage(chunk.usage),
+        usage=usage_of(chunk.usage),
         is_usage_only=bool(chunk.usage) and not chunk.choices,
         has_output=has_output,
         is_step=is_step,
@@ -457,6 +418,11 @@ def error_body(error: GatewayError) -> bytes:
     return msgspec.json.encode({"error": fields})
 
 
+def error_event(error: GatewayError, place: int) -> bytes:
+    """Return what a stream of chunks that breaks off ends with."""
+    return sse.data_event(error_body(error))
+
+
 def error_headers(error: GatewayError, body: bytes) -> dict[str, str]:
     """Return the headers that go with a refusal's body."""
     headers = {"content-type": "application/json", "content-length": str(len(body))}
@@ -474,71 +440,7 @@ def _read_message(
     may_name: bool,
 ) -> None:
     spoken = texts.setdefault("system" if message.role == "developer" else message.role, [])
-    if not isinstance(message.content, list):
-        spoken.append(message.content or "")
-        return
-    for place, part in enumerate(message.content):
-        if isinstance(part, str):
-            spoken.append(part)
-            continue
-        if part.other_media() or not (may_name or not _is_set(part.uuid)):
-            raise BadRequest(
-                f"{where}[{place}]: only `text` and `image_url` parts are accepted, without a `uuid`; "
-                "send document pages as images",
-                param=f"{where}[{place}]",
-                code="unsupported_content_part",
-            )
-        if part.text:
-            spoken.append(part.text)
-        if part.type == "image_url" or _is_set(part.image_url):
-            images.append(_image_part(part.image_url, f"{where}[{place}].image_url", lifted))
-
-
-def _image_part(raw: msgspec.Raw, where: str, lifted: Lifted) -> ImagePart:
-    """Take an image's URL out of `{"url": ...}` or, as vLLM accepts too, a bare string."""
-    if bytes(memoryview(raw)[:1]) == b"{":
-        raw = _decode(_MEMBERS, raw).get("url", _NULL)
-    view = memoryview(raw)
-    if bytes(view[:1]) != b'"':
-        raise BadRequest(f"{where}: `url` must be a string", param=where)
-    text = bytes(view)
-    if lifted.texts and text in lifted.texts:
-        data, lifted.image = lifted.image, None
-        return ImagePart(lifted.texts[text][1:-1], where, text, data)
-    if b"\\" in text:
-        return ImagePart(_decode(_STRING, text).encode(), where, text)
-    return ImagePart(view[1:-1], where)
-
-
-def _check_reach(fields: _Body) -> None:
-    """Refuse what could make an engine reach for something."""
-    # Not `_any`: engines may build what cannot be built here, such as 1e999.
-    extra = _decode(_ANY, bytes(fields.vllm_xargs)) if _is_set(fields.vllm_xargs) else None
-    for name in _ENGINES_OWN:
-        if _is_set(getattr(fields, name)) or (isinstance(extra, dict) and name in extra):
-            raise BadRequest(f"`{name}` is not for clients", param=name, code="unsupported_parameter")
-    for name in ("media_io_kwargs", "mm_processor_kwargs"):
-        settings = getattr(fields, name)
-        left = [("", _decode(_ANY, bytes(settings)))] if _is_set(settings) else []
-        while left:
-            key, value = left.pop()
-            most = next(most for part, most in _MOST.items() if part in key)
-            if isinstance(value, int | float) and value > most:
-                raise BadRequest(
-                    f"`{name}`: {key[:64] or 'a number'} may be at most {most:,}",
-                    param=name,
-                    code="unsupported_parameter",
-                )
-            if isinstance(value, str) and not _WORD.fullmatch(value):
-                raise BadRequest(
-                    f"`{name}` may hold numbers, true, false and plain words only",
-                    param=name,
-                    code="unsupported_parameter",
-                )
-            if isinstance(value, dict):
-                left += value.items()
-            elif isinstance(value, list):
-                left += ((key, item) for item in value)
+    spoken += read_content(message.content, where, _PARTS, images, lifted, may_name=may_name)
 
 
 def _put_back(value: bytes, texts: Mapping[bytes, Buffer]) -> Iterator[Buffer]:
@@ -552,11 +454,6 @@ def _put_back(value: bytes, texts: Mapping[bytes, Buffer]) -> Iterator[Buffer]:
     yield value[start:]
 
 
-def _is_set(member: msgspec.Raw) -> bool:
-    # Most are absent, and asking for the default itself first is a third of the work.
-    return member is not _NULL and bytes(member) != b"null"
-
-
 def _with_urls(value: memoryview, urls: Mapping[bytes, Buffer], path: Sequence[str]) -> Iterator[Buffer]:
     """Yield a JSON value with other strings where an image's URL may stand, which `path` leads to."""
     opening = bytes(value[:1])
@@ -568,7 +465,7 @@ def _with_urls(value: memoryview, urls: Mapping[bytes, Buffer], path: Sequence[s
             yield from _with_urls(memoryview(one), urls, path)
         yield b"]"
         return
-    members = _MEMBERS.decode(value) if opening == b"{" and path else {}
+    members = MEMBERS.decode(value) if opening == b"{" and path else {}
     if path and path[0] in members:
         inner = _with_urls(memoryview(members[path[0]]), urls, path[1:])
         yield from _joined({**_whole(members), path[0]: inner})
@@ -612,18 +509,15 @@ def _prompts(prompt: object) -> int:
 def _facts(
     fields: _Body, prompt: object, texts: Mapping[str, list[str]], *, has_image: bool, chars: int | None
 ) -> SortFacts:
-    template = _object(fields.chat_template_kwargs)
+    template = object_of(fields.chat_template_kwargs)
     mode = template.get("mode")
-    route = _object(fields.metadata).get("ocr_route")
-    if route is not None and not isinstance(route, str):
-        raise BadRequest("`metadata.ocr_route` must be a string", param="metadata.ocr_route")
     return SortFacts(
-        metadata=route,
+        metadata=route_of(fields.metadata),
         prompt="\n".join(texts.get("user", [prompt] if isinstance(prompt, str) else ()))[:chars],
         system="\n".join(texts.get("system", ()))[:chars],
         schema=_schema(fields),
-        wants_json=_object(fields.response_format).get("type") == "json_object"
-        or bool(_object(fields.structured_outputs).get("json_object")),
+        wants_json=object_of(fields.response_format).get("type") == "json_object"
+        or bool(object_of(fields.structured_outputs).get("json_object")),
         template=template.get("template"),
         template_mode=mode if isinstance(mode, str) else None,
         has_image=has_image,
@@ -632,28 +526,23 @@ def _facts(
 
 def _schema(fields: _Body) -> Mapping[str, Any] | None:
     """The JSON schema the answer must follow, wherever clients put it."""
-    response_format = _object(fields.response_format)
+    response_format = object_of(fields.response_format)
     wrapper = response_format.get("json_schema") if response_format.get("type") == "json_schema" else None
-    for schema in (
+    found = (
         wrapper.get("schema") if isinstance(wrapper, dict) else None,
-        _object(fields.structured_outputs).get("json"),
-        _any(fields.guided_json),
-    ):
-        if isinstance(schema, dict):
-            return schema
-        if isinstance(schema, str):
-            text = schema.encode()
-            if _elements(text) <= _MAX_ELEMENTS and (parsed := _object(text)):
-                return parsed
-    return _forced_tool_schema(fields)
+        object_of(fields.structured_outputs).get("json"),
+        member_of(fields.guided_json),
+    )
+    schema = first_schema(found)
+    return _forced_tool_schema(fields) if schema is None else schema
 
 
 def _forced_tool_schema(fields: _Body) -> Mapping[str, Any] | None:
-    choice = _any(fields.tool_choice)
+    choice = member_of(fields.tool_choice)
     named = choice.get("function") if isinstance(choice, dict) else None
     if choice != "required" and not isinstance(named, dict):
         return None
-    tools = _any(fields.tools)
+    tools = member_of(fields.tools)
     for tool in tools if isinstance(tools, list) else ():
         function = tool.get("function") if isinstance(tool, dict) else None
         if isinstance(function, dict) and named in (None, {"name": function.get("name")}):
@@ -662,23 +551,14 @@ def _forced_tool_schema(fields: _Body) -> Mapping[str, Any] | None:
     return None
 
 
-def _outline(body: bytes) -> _Outline | None:
-    try:
-        return _OUTLINE.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _usage(usage: object) -> Usage | None:
+def usage_of(
+    usage: object, *, prompt: str = "prompt_tokens", completion: str = "completion_tokens"
+) -> Usage | None:
+    """Return an answer's token counts by their names; None where there are none, 0 for an absurd one."""
     if not (usage and isinstance(usage, dict)):
         return None
-    counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+    counts = (usage.get(prompt), usage.get(completion))
     return Usage(*(count if isinstance(count, int) and 0 < count < _MAX_TOKENS else 0 for count in counts))
-
-
-def _elements(text: bytes) -> int:
-    """What reading JSON costs, nested lists without a comma included."""
-    return sum(map(text.count, (b",", b"[", b"{")))
 
 
 def _status(error: object) -> int:
@@ -686,35 +566,4 @@ def _status(error: object) -> int:
     return code if isinstance(code, int) and 400 <= code < 600 else 0
 
 
-def _object(raw: bytes | msgspec.Raw) -> Mapping[str, Any]:
-    value = _any(raw)
-    return value if isinstance(value, dict) else {}
-
-
-def _any(raw: bytes | msgspec.Raw) -> Any:
-    """Decode a small member; None where it is none, or cannot be built."""
-    return _built(raw) if raw is not _NULL and len(memoryview(raw)) <= _MAX_MEMBER_BYTES else None
-
-
-def _built(raw: bytes | msgspec.Raw) -> Any:
-    """Decode a member; what cannot be built is left to the engine to refuse."""
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw) -> Any:
-    try:
-        # Members that are passed over are not checked for this, and would fail on rewriting or at the engine.
-        if isinstance(body, bytes) and not body.isascii():
-            body.decode()
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        at = _AT.search(str(error))
-        param = at.group(1) if at else None
-        raise BadRequest(f"{param or 'the body'}: {_AT.sub('', str(error))}", param=param) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from error
-    except RecursionError as error:
-        raise BadRequest("the body is nested too deeply", code="invalid_json") from error
+COMPLETIONS = Dialect(read_answer, read_chunk, error_event, sse.DONE.decode())

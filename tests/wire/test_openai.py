@@ -150,7 +150,6 @@ def test_what_is_wrong_is_named(body: object, param: str | None, message: str) -
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "file", "file": {"file_data": "data:application/pdf;base64,"}},
         {"type": "video_url", "video_url": {"url": "http://169.254.169.254/"}},
         {"type": "text", "text": "hi", "video_url": {"url": "http://10.0.0.1/"}},
         {"audio_url": {"url": "http://10.0.0.1/"}},
@@ -160,6 +159,20 @@ def test_what_is_wrong_is_named(body: object, param: str | None, message: str) -
 def test_other_media_never_reach_an_engine(part: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match="only `text` and `image_url`"):
         parse({"messages": [{"role": "user", "content": [part]}]})
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,"}},
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "input_file", "file_data": "data:application/pdf;base64,"},
+    ],
+)
+def test_a_file_is_sent_to_v1_ocr(part: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match=r"POST /v1/ocr, or its pages as `image_url` parts") as refused:
+        parse({"messages": [{"role": "user", "content": [part]}]})
+    assert (refused.value.code, refused.value.param) == ("unsupported_content_part", "messages[0].content[0]")
 
 
 @pytest.mark.parametrize("url", [{}, {"url": 5}, {"url": None}, 5, None, []])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.engines.replies import DONE, chunk_choice, event, usage, whole_choice
+from gateway.engines.responses import ModelResponse
 
 if TYPE_CHECKING:
     from gateway.engines.embedded.requests import ReadRequest
@@ -70,6 +71,10 @@ class Reply:
             events += self._event([], usage=usage(self.request.prompt_tokens, tokens))
         return events + DONE
 
+    def broken(self, page: bytes) -> bytes:
+        """The last events of a stream that broke off; `page` is the error's object."""
+        return b"data: %s\n\n%s" % (page, DONE)
+
     def finish_reason(self, *, cut: bool) -> str:
         """`length` for a cut answer; a required tool call ends with `tool_calls`, a named one with `stop`."""
         if cut:
@@ -92,3 +97,32 @@ class Reply:
             "type": "function",
             "function": function,
         }
+
+
+class ResponseReply:
+    """An answer in the Responses API, told like a Reply."""
+
+    def __init__(self, model: str, request: ReadRequest, id: str) -> None:
+        """Frame one; the arguments are a Reply's, but for the id, which is the client's request id alone."""
+        self.request = request
+        self._response = ModelResponse(model, id, request.prompt_tokens, request.tool)
+
+    def whole(self, text: str, *, tokens: int, cut: bool) -> bytes:
+        """The answer that is not streamed; `tokens` of text, `cut` at the limit."""
+        return self._response.whole(text, tokens=tokens, cut=cut)
+
+    def opening(self) -> bytes:
+        """The events before the text."""
+        return self._response.accepted() + self._response.opening()
+
+    def piece(self, text: str) -> bytes:
+        """An event with a piece of the text."""
+        return self._response.piece(text)
+
+    def closing(self, *, tokens: int, cut: bool) -> bytes:
+        """The events behind the text."""
+        return self._response.closing(tokens=tokens, cut=cut)
+
+    def broken(self, page: bytes) -> bytes:
+        """The last event of a stream that broke off; `page` is the error's object."""
+        return b"event: error\ndata: %s\n\n" % page

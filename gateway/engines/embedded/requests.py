@@ -12,8 +12,8 @@ from gateway.engines.embedded.schemas import wanted_schema
 from gateway.engines.embedded.tasks import Task, task_of
 from gateway.engines.embedded.tokens import count_tokens, image_tokens
 from gateway.errors import BadImage, BadRequest, UnknownModel
+from gateway.wire import openai, responses
 from gateway.wire.images import parse_data_url
-from gateway.wire.openai import parse_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,24 +62,50 @@ class _Limits(msgspec.Struct):
     n: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
     tools: list[_Tool] | None = None
     tool_choice: str | _Tool | None = None
 
 
+class _ResponseLimits(msgspec.Struct):
+    max_output_tokens: int | None = None
+    tools: list[_Function] | None = None
+    tool_choice: str | _Function | None = None
+
+
 _LIMITS = msgspec.json.Decoder(_Limits)
+_RESPONSE_LIMITS = msgspec.json.Decoder(_ResponseLimits)
 
 
 def parse(body: bytes, model: str) -> ReadRequest:
-    """Read a request's body for the engine that serves `model`.
+    """Read a chat request's body for the engine that serves `model`.
 
     Raises:
         BadRequest: invalid JSON, a wrong field, more than one choice asked for, an image that cannot be read.
         UnknownModel: another model is asked for.
     """
-    request = parse_request(body, chat=True, max_images=MAX_IMAGES, from_gateway=True)
+    request = openai.parse_request(body, chat=True, max_images=MAX_IMAGES, from_gateway=True)
+    return _read(request, model, _limits(_LIMITS, body))
+
+
+def parse_response(body: bytes, model: str) -> ReadRequest:
+    """Read the body of a request in the Responses API; see `parse`."""
+    request = responses.parse_request(body, max_images=MAX_IMAGES, from_gateway=True)
+    told: _ResponseLimits = _limits(_RESPONSE_LIMITS, body)
+    choice = told.tool_choice
+    tools = [_Tool(tool) for tool in told.tools or ()]
+    limits = _Limits(
+        max_output_tokens=told.max_output_tokens,
+        tools=tools,
+        tool_choice=_Tool(choice) if isinstance(choice, _Function) else choice,
+    )
+    return _read(request, model, limits)
+
+
+def _read(request: openai.CompletionRequest, model: str, limits: _Limits) -> ReadRequest:
     if request.model not in (None, model):
         raise UnknownModel(f"The model `{request.model}` does not exist. It is `{model}`.", param="model")
-    limits = _limits(body)
+    _check(limits)
     images, sizes = [], []
     for part in request.images:
         try:
@@ -98,25 +124,27 @@ def parse(body: bytes, model: str) -> ReadRequest:
         images=tuple(images),
         stream=request.stream,
         include_usage=request.include_usage,
-        max_tokens=limits.max_completion_tokens or limits.max_tokens,
+        max_tokens=limits.max_output_tokens or limits.max_completion_tokens or limits.max_tokens,
         prompt_tokens=words + sum(image_tokens(*size) for size in sizes),
         tool=tool,
         tool_required=limits.tool_choice == "required",
     )
 
 
-def _limits(body: bytes) -> _Limits:
+def _limits(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
-        limits = _LIMITS.decode(body)
+        return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise BadRequest(str(error)) from error
+
+
+def _check(limits: _Limits) -> None:
     if limits.n is not None and limits.n != 1:
         raise BadRequest("n must be 1: reading an image twice gives the same text", param="n")
-    for param in ("max_tokens", "max_completion_tokens"):
+    for param in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         value = getattr(limits, param)
         if value is not None and value < 1:
             raise BadRequest(f"{param} must be at least 1, got {value}", param=param)
-    return limits
 
 
 def _forced_tool(limits: _Limits) -> str | None:

@@ -31,11 +31,10 @@ from gateway.engines.asgi import (
     send_whole,
 )
 from gateway.engines.embedded.answers import GREETING, answer
-from gateway.engines.embedded.replies import Reply
-from gateway.engines.embedded.requests import parse
+from gateway.engines.embedded.replies import Reply, ResponseReply
+from gateway.engines.embedded.requests import parse, parse_response
 from gateway.engines.embedded.tokens import TokenBudget
 from gateway.engines.embedded.workers import Workers
-from gateway.engines.replies import DONE
 from gateway.errors import GatewayError
 from gateway.wire.vllm import EngineCounts, error_body, metrics_page
 
@@ -47,6 +46,8 @@ if TYPE_CHECKING:
 
     from gateway.engines.embedded.reader import Reader
     from gateway.engines.embedded.requests import ReadRequest
+
+    _Read = Callable[[bytes, str], Reply | ResponseReply]
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 VERSION = f"{__version__}+embedded"
@@ -87,6 +88,7 @@ class EmbeddedEngine:
         return Starlette(
             routes=[
                 Route("/v1/chat/completions", Raw(self._chat), methods=["POST"]),
+                Route("/v1/responses", Raw(self._responses), methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/health", self._health),
                 Route("/version", self._version),
@@ -130,18 +132,30 @@ class EmbeddedEngine:
         return Response(metrics_page(counts, self._model), media_type="text/plain; version=0.0.4")
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._asked(scope, receive, send, self._chat_reply)
+
+    async def _responses(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._asked(scope, receive, send, self._response_reply)
+
+    async def _asked(self, scope: Scope, receive: Receive, send: Send, read: _Read) -> None:
         body = await read_body(receive, MAX_BODY_BYTES)
         if body is None:
             return
-        await answer_while_connected(self._answer(body, request_id(scope), send), receive)
+        await answer_while_connected(self._answer(body, request_id(scope), send, read), receive)
 
-    async def _answer(self, body: bytes | GatewayError, request_id: str, send: Send) -> None:
+    def _chat_reply(self, body: bytes, request_id: str) -> Reply:
+        return Reply(self._model, parse(body, self._model), f"chatcmpl-{request_id}")
+
+    def _response_reply(self, body: bytes, request_id: str) -> ResponseReply:
+        return ResponseReply(self._model, parse_response(body, self._model), request_id)
+
+    async def _answer(self, body: bytes | GatewayError, request_id: str, send: Send, read: _Read) -> None:
         try:
             if isinstance(body, GatewayError):
                 raise body
-            request = parse(body, self._model)
-            self._prompt_tokens += request.prompt_tokens
-            await self._reply(Reply(self._model, request, f"chatcmpl-{request_id}"), send)
+            reply = read(body, request_id)
+            self._prompt_tokens += reply.request.prompt_tokens
+            await self._reply(reply, send)
         except asyncio.CancelledError:
             self._finished["abort"] += 1
             raise
@@ -150,7 +164,7 @@ class EmbeddedEngine:
             status, page = _refusal(error)
             await send_whole(send, status, page)
 
-    async def _reply(self, reply: Reply, send: Send) -> None:
+    async def _reply(self, reply: Reply | ResponseReply, send: Send) -> None:
         """Send the answer; whatever is raised is raised before a byte is sent."""
         budget = TokenBudget(reply.request.max_tokens)
         texts: list[str] = []
@@ -174,7 +188,7 @@ class EmbeddedEngine:
                     raise
                 self._finished["error"] += 1
                 _, page = _refusal(error)
-                await send_body(send, b"data: %s\n\n%s" % (page, DONE))
+                await send_body(send, reply.broken(page))
                 return
         self._generation_tokens += budget.used
         self._finished["length" if budget.exhausted else "stop"] += 1

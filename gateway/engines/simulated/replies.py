@@ -11,6 +11,7 @@ import msgspec
 from gateway.engines.replies import DONE, chunk_choice, event, usage, whole_choice
 
 if TYPE_CHECKING:
+    from gateway.engines.responses import ModelResponse
     from gateway.engines.simulated.requests import SimulatedRequest
 
 _WORDS = ("This", "text", "is", "simulated", "and", "was", "read", "from", "no", "image.")
@@ -35,6 +36,10 @@ class Reply:
     prompt_tokens: int
     fingerprint: str
     created: int = field(default_factory=lambda: int(time.time()))
+
+    def accepted(self) -> bytes:
+        """What goes out before anything is done: nothing."""
+        return b""
 
     def whole(self, tokens: int, finish_reason: str, speculation: dict[str, object] | None) -> bytes:
         """The answer that is not streamed."""
@@ -97,6 +102,37 @@ class Reply:
 
     def _so_far(self, tokens: int) -> dict[str, Any]:
         return {"usage": usage(self.prompt_tokens, tokens)} if self.request.continuous_usage else {}
+
+
+class ResponseReply:
+    """An answer in the Responses API, told like a Reply."""
+
+    def __init__(self, response: ModelResponse) -> None:
+        self._response = response
+        self._cut = False
+
+    def accepted(self) -> bytes:
+        """What goes out before anything is done."""
+        return self._response.accepted()
+
+    def whole(self, tokens: int, finish_reason: str, speculation: dict[str, object] | None) -> bytes:
+        """The answer that is not streamed; of speculation vLLM tells nothing here."""
+        text = words(0, written(tokens, finish_reason))
+        return self._response.whole(text, tokens=tokens, cut=finish_reason == "length")
+
+    def opening(self) -> bytes:
+        """The events that come with the first token."""
+        return self._response.opening()
+
+    def piece(self, before: int, tokens: int, finish_reason: str | None) -> bytes:
+        """An event with the tokens from `before` to `tokens`; none where they are no text."""
+        self._cut = finish_reason == "length"
+        text = words(before, written(tokens, finish_reason))
+        return self._response.piece(text) if text else b""
+
+    def closing(self, tokens: int, speculation: dict[str, object] | None) -> bytes:
+        """The last events."""
+        return self._response.closing(tokens=tokens, cut=self._cut)
 
 
 def words(start: int, end: int) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.errors import BadRequest, UnknownModel
 from gateway.policy.sorting import sort
-from gateway.wire.openai import parse_request
+from gateway.wire import openai, responses
 
 if TYPE_CHECKING:
     from gateway.policy.sorting import SortRules
@@ -24,7 +24,7 @@ class SimulatedRequest:
     """What one request asks for.
 
     Attributes:
-        chat: it came to chat/completions, not completions.
+        chat: it has messages, not a prompt.
         route: whose shape its answer has.
         stream: answer as server-sent events.
         include_usage: end a stream with its token usage.
@@ -53,6 +53,7 @@ class _Options(msgspec.Struct):
     n: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
     ignore_eos: bool | None = None
     stream_options: _StreamOptions | None = None
     stream_interval: int | None = None
@@ -77,15 +78,27 @@ def parse(body: bytes, *, chat: bool, model: str, rules: SortRules, speculative:
         BadRequest: invalid JSON, a wrong field, more than one choice, an option that speculation rules out.
         UnknownModel: another model is asked for.
     """
-    request = parse_request(body, chat=chat, max_images=MAX_IMAGES, from_gateway=True)
+    request = openai.parse_request(body, chat=chat, max_images=MAX_IMAGES, from_gateway=True)
+    return _simulated(request, chat=chat, model=model, rules=rules, speculative=speculative)
+
+
+def parse_response(body: bytes, *, model: str, rules: SortRules, speculative: bool) -> SimulatedRequest:
+    """Read the body of a request in the Responses API; see `parse`."""
+    request = responses.parse_request(body, max_images=MAX_IMAGES, from_gateway=True)
+    return _simulated(request, chat=True, model=model, rules=rules, speculative=speculative)
+
+
+def _simulated(
+    request: openai.CompletionRequest, *, chat: bool, model: str, rules: SortRules, speculative: bool
+) -> SimulatedRequest:
     if request.model not in (None, model):
         raise UnknownModel(
             f"The model `{request.model}` does not exist. Valid aliases: {model}.", param="model"
         )
-    options = _options(body)
+    options = _options(request.body)
     if options.n not in (None, 1):
         raise BadRequest("n must be 1: a simulated engine gives one answer", param="n")
-    for param in ("max_tokens", "max_completion_tokens", "stream_interval"):
+    for param in ("max_tokens", "max_completion_tokens", "max_output_tokens", "stream_interval"):
         value = getattr(options, param)
         if value is not None and value < 1:
             raise BadRequest(f"{param} must be at least 1, got {value}. (parameter={param})", param=param)
@@ -101,7 +114,7 @@ def parse(body: bytes, *, chat: bool, model: str, rules: SortRules, speculative:
         stream=request.stream,
         include_usage=request.include_usage,
         continuous_usage=request.include_usage and bool(stream_options.continuous_usage_stats),
-        max_tokens=options.max_completion_tokens or options.max_tokens,
+        max_tokens=options.max_output_tokens or options.max_completion_tokens or options.max_tokens,
         ignore_eos=bool(options.ignore_eos),
         stream_interval=options.stream_interval or 1 if request.stream else sys.maxsize,
     )

@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
@@ -29,9 +29,10 @@ from gateway.engines.asgi import (
     send_start,
     send_whole,
 )
+from gateway.engines.responses import ModelResponse
 from gateway.engines.simulated.faults import NO_FAULT, Fault, parse_fault
-from gateway.engines.simulated.replies import Reply
-from gateway.engines.simulated.requests import parse
+from gateway.engines.simulated.replies import Reply, ResponseReply
+from gateway.engines.simulated.requests import parse, parse_response
 from gateway.engines.simulated.runner import Runner
 from gateway.errors import GatewayError, Unavailable
 from gateway.policy.sorting import SortRules
@@ -44,9 +45,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.engines.simulated.model import Fit
+    from gateway.engines.simulated.requests import SimulatedRequest
     from gateway.engines.simulated.runner import Job
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+# How an answer's id begins tells which API it is of.
+_Kind = Literal["chatcmpl", "cmpl", "resp"]
 VERSION = f"{__version__}+simulated"
 GARBAGE = b"\x00\xffsimulated garbage }{"
 
@@ -118,6 +122,7 @@ class SimulatedEngine:
         routes = [
             Route("/v1/chat/completions", Raw(self._chat), methods=["POST"]),
             Route("/v1/completions", Raw(self._completions), methods=["POST"]),
+            Route("/v1/responses", Raw(self._responses), methods=["POST"]),
             Route("/v1/models", self._models),
             Route("/health", self._health),
             Route("/version", self._version),
@@ -197,25 +202,25 @@ class SimulatedEngine:
             self._answering.set()
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._complete(scope, receive, send, chat=True)
+        await self._complete(scope, receive, send, "chatcmpl")
 
     async def _completions(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._complete(scope, receive, send, chat=False)
+        await self._complete(scope, receive, send, "cmpl")
 
-    async def _complete(self, scope: Scope, receive: Receive, send: Send, *, chat: bool) -> None:
+    async def _responses(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._complete(scope, receive, send, "resp")
+
+    async def _complete(self, scope: Scope, receive: Receive, send: Send, kind: _Kind) -> None:
         body = await read_body(receive, MAX_BODY_BYTES)
         if body is not None:
-            id = f"{'chatcmpl' if chat else 'cmpl'}-{request_id(scope)}"
-            await answer_while_connected(self._answer(body, id, send, chat=chat), receive)
+            await answer_while_connected(self._answer(body, request_id(scope), send, kind), receive)
 
-    async def _answer(self, body: bytes | GatewayError, id: str, send: Send, *, chat: bool) -> None:
+    async def _answer(self, body: bytes | GatewayError, id: str, send: Send, kind: _Kind) -> None:
         luck = self._rng.random()
         try:
             if isinstance(body, GatewayError):
                 raise body
-            request = parse(
-                body, chat=chat, model=self._model, rules=self._rules, speculative=self._speculative
-            )
+            request = self._parsed(body, kind)
             if self._stopping or self._fault.kind == "drain":
                 raise GatewayError(STOPPING)
             if self._hits("unavailable", luck):
@@ -227,14 +232,8 @@ class SimulatedEngine:
             await send_start(send, 200, b"text/event-stream" if request.stream else b"application/json")
             await send_body(send, GARBAGE)
             return
-        reply = Reply(
-            self._model,
-            request,
-            id,
-            self._fit.routes[request.route].prompt_tokens,
-            f"simulated-{self._fit.name}",
-        )
         job = self._runner.submit(request)
+        reply = self._reply(request, id, kind)
         self._open += 1
         self._idle.clear()
         try:
@@ -245,8 +244,22 @@ class SimulatedEngine:
             if not self._open:
                 self._idle.set()
 
-    async def _stream(self, reply: Reply, job: Job, luck: float, send: Send) -> None:
+    def _parsed(self, body: bytes, kind: _Kind) -> SimulatedRequest:
+        if kind == "resp":
+            return parse_response(body, model=self._model, rules=self._rules, speculative=self._speculative)
+        chat = kind == "chatcmpl"
+        return parse(body, chat=chat, model=self._model, rules=self._rules, speculative=self._speculative)
+
+    def _reply(self, request: SimulatedRequest, id: str, kind: _Kind) -> Reply | ResponseReply:
+        prompt_tokens = self._fit.routes[request.route].prompt_tokens
+        if kind == "resp":
+            return ResponseReply(ModelResponse(self._model, id, prompt_tokens))
+        return Reply(self._model, request, f"{kind}-{id}", prompt_tokens, f"simulated-{self._fit.name}")
+
+    async def _stream(self, reply: Reply | ResponseReply, job: Job, luck: float, send: Send) -> None:
         await send_start(send, 200, b"text/event-stream; charset=utf-8")
+        if accepted := reply.accepted():
+            await send_body(send, accepted, more=True)
         told, ended = 0, None
         while ended is None:
             await job.more()
@@ -257,7 +270,7 @@ class SimulatedEngine:
             await send_body(send, opening + reply.piece(before, told, ended), more=True)
         await send_body(send, reply.closing(told, self._speculation(job)))
 
-    async def _whole(self, reply: Reply, job: Job, luck: float, send: Send) -> None:
+    async def _whole(self, reply: Reply | ResponseReply, job: Job, luck: float, send: Send) -> None:
         while job.finish_reason is None:
             await job.more()
             if self._cuts(job, luck):

@@ -21,6 +21,7 @@ from gateway.engines.embedded import server
 from gateway.engines.embedded.answers import GREETING
 from gateway.engines.embedded.server import EmbeddedEngine
 from tests.engines.embedded.rendering import FakeReader, chat, data_url, encoded, png_header, receipt
+from tests.support import asked as wanted
 from tests.support import served, until
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.engines.embedded.reader import Reader
 
 BLANK = encoded(Image.new("RGB", (56, 28), "white"))
+BLANK_URL = data_url(BLANK)
 TOOL = {"type": "function", "function": {"name": "save", "parameters": {"properties": {"name": {}}}}}
 
 
@@ -204,6 +206,57 @@ async def test_a_forced_tool_is_called_through_the_openai_sdk() -> None:
         assert json.loads("".join(delta.arguments for delta in deltas)) == {"name": "Ada"}
         assert (whole.choices[0].finish_reason, chunks[-1].finish_reason) == ("tool_calls", "stop")
         await client.close()
+
+
+async def test_a_response_is_read_whole_or_streamed() -> None:
+    async with engine() as http:
+        client = openai.AsyncOpenAI(base_url=f"{http.base_url}/v1", api_key="none")
+        told = wanted("Text Recognition:", BLANK_URL)
+        whole = await client.responses.create(**told)
+        assert (whole.output_text, whole.status) == ("one\ntwo", "completed")
+        assert whole.usage is not None
+        assert (whole.usage.input_tokens, whole.usage.output_tokens) == (5, 2)
+        async with client.responses.stream(**told, max_output_tokens=1) as stream:
+            deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+            final = await stream.get_final_response()
+        assert (deltas, final.status) == (["one"], "incomplete")
+        await client.close()
+        now = await metrics(http)
+        assert (now["request_success_totalstop"], now["request_success_totallength"]) == (1, 1)
+
+
+async def test_a_response_follows_a_schema_or_calls_a_tool() -> None:
+    schema = {"properties": {"name": {"type": "string"}}}
+    form = {"type": "json_schema", "name": "person", "schema": schema}
+    tool = {"type": "function", "name": "save", "parameters": schema}
+    named = {"type": "function", "name": "save"}
+    async with engine(FakeReader(["Name: Ada"])) as http:
+
+        async def output(**members: Any) -> Any:
+            answer = await http.post("/v1/responses", json=wanted("", BLANK_URL, **members))
+            return answer.json()["output"][0]
+
+        said = await output(text={"format": form})
+        assert json.loads(said["content"][0]["text"]) == {"name": "Ada"}
+        for choice in (named, "required"):
+            call = await output(tools=[tool], tool_choice=choice)
+            assert (call["type"], call["name"], json.loads(call["arguments"])) == (
+                "function_call",
+                "save",
+                {"name": "Ada"},
+            )
+        for members in ({"max_output_tokens": 0}, {"tools": [tool], "tool_choice": {**named, "name": "x"}}):
+            refused = await http.post("/v1/responses", json=wanted("", BLANK_URL, **members))
+            assert refused.status_code == 400
+
+
+async def test_a_response_that_breaks_off_says_so() -> None:
+    async with engine(FakeReader(["one", RuntimeError("secret")])) as http:
+        answer = await http.post("/v1/responses", json=wanted("", BLANK_URL, stream=True))
+        *_, last, rest = answer.text.split("\n\n")
+        assert (last.partition("\n")[0], rest) == ("event: error", "")
+        assert "secret" not in answer.text
+        assert json.loads(last.partition("data: ")[2])["error"]["code"] == 500
 
 
 @pytest.mark.parametrize(

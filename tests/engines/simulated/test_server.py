@@ -22,7 +22,7 @@ from gateway.engines.simulated import server
 from gateway.engines.simulated.model import Fit
 from gateway.engines.simulated.server import GARBAGE, SimulatedEngine
 from gateway.wire.vllm import EngineReading, is_stopping, read_metrics, read_speculation, read_work
-from tests.support import chat, served
+from tests.support import asked, chat, served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -393,3 +393,41 @@ def test_a_process_told_to_die_dies_at_once() -> None:
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             urllib.request.urlopen(f"{url}/faults", b'{"kind": "die"}', timeout=30)
         assert running.wait(30) == 1
+
+
+async def test_a_response_is_vllms() -> None:
+    async with (
+        engine() as client,
+        openai.AsyncOpenAI(base_url=f"{client.base_url}/v1", api_key="-") as asking,
+    ):
+        whole = await asking.responses.create(
+            model="glm-ocr", input="Table Recognition:", max_output_tokens=4
+        )
+        assert (whole.output_text, whole.status) == ("This text is simulated", "incomplete")
+        assert whole.usage is not None
+        assert (whole.usage.input_tokens, whole.usage.output_tokens) == (
+            H100.routes["table"].prompt_tokens,
+            4,
+        )
+        async with asking.responses.stream(model="glm-ocr", input="a", max_output_tokens=7) as stream:
+            kinds = [event.type async for event in stream]
+            final = await stream.get_final_response()
+        assert kinds[:2] == ["response.created", "response.in_progress"]
+        assert final.output_text == "This text is simulated and was read"
+        ended = await asking.responses.create(model="glm-ocr", input=[{"role": "user", "content": "a"}])
+        assert ended.status == "completed"
+        assert (await reading(client)).finished == 3
+    async with engine() as client:
+        refused = await client.post("/v1/responses", json={"input": "a", "max_output_tokens": 0})
+        assert (refused.status_code, "max_output_tokens" in refused.text) == (400, True)
+        await fault(client, "die_mid_stream", after_tokens=10)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.post("/v1/responses", json=asked("Table Recognition:", stream=True))
+
+
+async def test_a_response_is_taken_at_once_and_begun_later() -> None:
+    async with (
+        engine(time_scale=STILL) as client,
+        client.stream("POST", "/v1/responses", json=asked(stream=True)) as answer,
+    ):
+        assert await anext(answer.aiter_lines()) == "event: response.created"
