@@ -7,6 +7,7 @@ import importlib.util
 import ipaddress
 import json
 import logging
+import math
 import sys
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from gateway.fleet import Fleet, sort_rules
 from gateway.looker import layout_model, look
 from gateway.model import SortFacts
 from gateway.policy import sorting
+from gateway.reader.options import arguments as ocr_arguments
 from gateway.sizing import command as sizing
 from gateway.sweep.options import arguments as sweep_arguments
 from gateway.wire import images
@@ -198,6 +200,18 @@ def _sweep(options: argparse.Namespace) -> int:
     return run(options)
 
 
+def _ocr(options: argparse.Namespace) -> int:
+    from gateway.reader.command import run
+
+    return run(options)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from gateway.demo.command import run
+
+    return run(options)
+
+
 def _positive(text: str) -> float:
     if not 0 < (value := float(text)) < float("inf"):
         raise ValueError
@@ -316,6 +330,24 @@ def parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="which fleet to run, from profiles and a history of load")
     sizing.arguments(plan)
     plan.set_defaults(command=sizing.run)
+
+    ocr = commands.add_parser("ocr", help="read PDFs and images: markdown, text or JSON of them")
+    ocr_arguments(ocr)
+    ocr.set_defaults(command=_ocr)
+
+    demo = commands.add_parser(
+        "demo", help="simulated engines at three depths, the gateway, and a load that breathes"
+    )
+    demo.add_argument(
+        "--port", type=_port, default=8000, help="the gateway's; default: 8000; 0: any free one"
+    )
+    demo.add_argument(
+        "--minutes", type=_positive, default=math.inf, metavar="N", help="default: until Ctrl-C"
+    )
+    demo.add_argument(
+        "--prometheus", choices=("auto", "never"), default="auto", help="auto: where it is installed"
+    )
+    demo.set_defaults(command=_demo)
     return found
 
 

@@ -307,3 +307,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--version"])
     assert capsys.readouterr().out == f"ocr-gateway {__version__}\n"
+
+
+def test_the_demonstration_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr("gateway.demo.command.run", lambda options: shown.append(options) or 3)
+    assert cli.main(["demo"]) == 3
+    assert cli.main(["demo", "--port=8123", "--minutes=2", "--prometheus=never"]) == 3
+    first, second = shown
+    assert (first.port, first.minutes, first.prometheus) == (8000, float("inf"), "auto")
+    assert (second.port, second.minutes, second.prometheus) == (8123, 2.0, "never")
+
+
+def test_documents_to_read_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+    monkeypatch.setattr("gateway.reader.command.run", lambda options: read.append(options) or 3)
+    assert cli.main(["ocr", "a.pdf", "scans", "--out", "out", "--pages", "0-2", "--recursive"]) == 3
+    assert read[0].paths == [Path("a.pdf"), Path("scans")]
+    assert (read[0].out, read[0].pages, read[0].recursive) == (Path("out"), (0, 1, 2), True)

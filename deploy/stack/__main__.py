@@ -6,13 +6,13 @@ Prometheus and Grafana take part where they are installed. Ctrl-C ends everythin
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from deploy.stack import load, services
-from deploy.stack.services import GATEWAY, GRAFANA, PROMETHEUS, StackError, url
+from deploy.stack.services import GATEWAY, GRAFANA, url
+from gateway.demo.processes import PROMETHEUS, ServiceFailed, interrupted_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,6 @@ INSTALL_GRAFANA = (
     "Grafana is not installed: https://grafana.com/docs/grafana/latest/setup-grafana/installation/, or "
     "import deploy/grafana/dashboards/ocr-gateway.json into one that you have"
 )
-_ENDS = (signal.SIGINT, signal.SIGTERM)
 EXAMPLE = "ocr_gateway:acceptance_length:rate5m"
 
 
@@ -64,20 +63,12 @@ def _shift(text: str) -> int:
     return int(text)
 
 
-def _interrupt(number: int, frame: object) -> NoReturn:
-    """End once: a second signal must not keep the first from ending every process."""
-    for number in _ENDS:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until interrupted; return the exit status."""
     options = parser().parse_args(arguments)
     ports = services.shifted(options.shift)
     clients = None if options.no_load else load.command_line(options)
-    for number in _ENDS:  # a shell's background jobs ignore SIGINT from birth
-        signal.signal(number, _interrupt)
+    interrupted_by_signals()
     try:
         with services.running(ports, load=clients, say=say) as stack:
             tell(ports, stack.names)
@@ -87,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 time.sleep(1)
     except KeyboardInterrupt:
         say("ended")
-    except StackError as error:
+    except ServiceFailed as error:
         for line in str(error).splitlines():
             say(line)
         return 1

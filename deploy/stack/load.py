@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import contextlib
-import io
 import itertools
-import json
 import sys
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
-from PIL import Image, ImageDraw
+
+from gateway.demo.load import Request, chat, clients, page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PATH = "/v1/chat/completions"
+    from gateway.demo.load import Clients
+
 # Clients take these in turn. Values are read out by programs, which do not stream. All else is streamed, so
 # that an engine that tells nothing can be held against its counters.
 WORK = (
@@ -36,43 +33,7 @@ WORK = (
 )
 TROUBLE_S = 10
 _REPORT_S = 10.0
-_LONGEST_WAIT_S = 10.0
 _SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}, "date": {"type": "string"}}}
-
-
-@dataclass(frozen=True)
-class Request:
-    """What one client sends; it goes away after `leaves_s`."""
-
-    body: bytes
-    headers: dict[str, str] = field(default_factory=dict)
-    leaves_s: float | None = None
-
-
-def page(*, ruled: bool = False) -> str:
-    """Return a small page as a data URL; `ruled` has a table on it."""
-    image = Image.new("L", (420, 300), 255)
-    draw = ImageDraw.Draw(image)
-    for y in range(20, 290, 30):
-        draw.text((30, y + 8), "item      quantity      price      amount", fill=0)
-        if ruled:
-            draw.line((20, y, 400, y), fill=0, width=2)
-    if ruled:
-        for x in range(20, 410, 95):
-            draw.line((x, 20, x, 260), fill=0, width=2)
-    data = io.BytesIO()
-    image.save(data, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
-
-
-def chat(prompt: str | None, image: str | None, **members: Any) -> bytes:
-    """Return a chat request's body."""
-    parts: list[dict[str, Any]] = []
-    if image:
-        parts.append({"type": "image_url", "image_url": {"url": image}})
-    if prompt:
-        parts.append({"type": "text", "text": prompt})
-    return json.dumps({"messages": [{"role": "user", "content": parts}], **members}).encode()
 
 
 def usual(max_tokens: int) -> list[Request]:
@@ -100,84 +61,40 @@ def unusual(model: str) -> list[Request]:
     ]
 
 
-class Load:
-    """Clients, and what became of their requests since the last report."""
+async def run(chosen: argparse.Namespace) -> None:
+    """Have so many clients as each level says, each for its period, without end."""
+    async with clients(chosen.gateway, usual(chosen.max_tokens)) as crowd, asyncio.TaskGroup() as group:
+        group.create_task(_odd_client(crowd, unusual(chosen.model)))
+        group.create_task(_report(crowd))
+        for place, level in enumerate(itertools.cycle(chosen.clients)):
+            crowd.want(level)
+            if chosen.trouble and place % len(chosen.clients) == 0:
+                group.create_task(_trouble(chosen.trouble))
+            await asyncio.sleep(chosen.period)
 
-    def __init__(self, gateway: str, model: str, *, max_tokens: int) -> None:
-        self._url = gateway + PATH
-        self._usual = usual(max_tokens)
-        self._unusual = unusual(model)
-        self._clients: dict[int, asyncio.Task[None]] = {}
-        self._wanted = 0
-        self._ends: Counter[str] = Counter()
 
-    async def run(self, levels: Sequence[int], period_s: float, trouble: str | None) -> None:
-        """Have so many clients, each level for `period_s`, without end.
+async def _odd_client(crowd: Clients, requests: Sequence[Request]) -> None:
+    for request in itertools.cycle(requests):
+        await crowd.send(request)
+        await asyncio.sleep(0.5)
 
-        Args:
-            levels: numbers of clients, in turn.
-            period_s: how long each lasts.
-            trouble: a simulated engine that is made to answer garbage for a while in each round.
-        """
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as self._session, asyncio.TaskGroup() as group:
-            group.create_task(self._odd_client())
-            group.create_task(self._report())
-            for place, level in enumerate(itertools.cycle(levels)):
-                self._wanted = level
-                for number in range(level):
-                    if number not in self._clients or self._clients[number].done():
-                        self._clients[number] = group.create_task(self._client(number))
-                if trouble and place % len(levels) == 0:
-                    group.create_task(self._trouble(trouble))
-                await asyncio.sleep(period_s)
 
-    async def _client(self, number: int) -> None:
-        request = self._usual[number % len(self._usual)]
-        while number < self._wanted:
-            pause_s = await self._send(request)
-            await asyncio.sleep(pause_s)
+async def _report(crowd: Clients) -> None:
+    while True:
+        await asyncio.sleep(_REPORT_S)
+        ends = ", ".join(f"{count} {what}" for what, count in crowd.ends.most_common())
+        print(f"simulated load: {crowd.wanted} clients; {ends or 'nothing ended'}", flush=True)
+        crowd.ends.clear()
 
-    async def _odd_client(self) -> None:
-        for request in itertools.cycle(self._unusual):
-            await self._send(request)
-            await asyncio.sleep(0.5)
 
-    async def _send(self, request: Request) -> float:
-        """Send a request; return how many seconds the client should wait before the next."""
-        headers = {"content-type": "application/json", **request.headers}
-        try:
-            async with (
-                asyncio.timeout(request.leaves_s),
-                self._session.post(self._url, data=request.body, headers=headers) as reply,
-            ):
-                async for _ in reply.content.iter_any():
-                    pass
-        except TimeoutError:
-            self._ends["left"] += 1
-            return 0.0
-        except aiohttp.ClientError:
-            self._ends["broken off"] += 1
-            return 1.0
-        self._ends["answered" if reply.status == 200 else str(reply.status)] += 1
-        if reply.status == 200:
-            return 0.0
-        return min(float(reply.headers.get("retry-after", 1)), _LONGEST_WAIT_S)
-
-    async def _trouble(self, engine: str) -> None:
-        print(f"simulated: {engine} answers garbage for {TROUBLE_S} s", flush=True)
+async def _trouble(engine: str) -> None:
+    print(f"simulated: {engine} answers garbage for {TROUBLE_S} s", flush=True)
+    async with aiohttp.ClientSession() as session:
         for kind in ("garbage", "none"):
             with contextlib.suppress(aiohttp.ClientError):
-                async with self._session.post(f"{engine}/faults", json={"kind": kind}) as reply:
+                async with session.post(f"{engine}/faults", json={"kind": kind}) as reply:
                     await reply.read()
             await asyncio.sleep(TROUBLE_S)
-
-    async def _report(self) -> None:
-        while True:
-            await asyncio.sleep(_REPORT_S)
-            ends = ", ".join(f"{count} {what}" for what, count in self._ends.most_common())
-            print(f"simulated load: {self._wanted} clients; {ends or 'nothing ended'}", flush=True)
-            self._ends.clear()
 
 
 def _levels(text: str) -> tuple[int, ...]:
@@ -208,8 +125,8 @@ def options() -> argparse.ArgumentParser:
 
 def command_line(chosen: argparse.Namespace) -> list[str]:
     """Return such options as arguments."""
-    clients = ",".join(map(str, chosen.clients))
-    return [f"--clients={clients}", f"--period={chosen.period}", f"--max-tokens={chosen.max_tokens}"]
+    levels = ",".join(map(str, chosen.clients))
+    return [f"--clients={levels}", f"--period={chosen.period}", f"--max-tokens={chosen.max_tokens}"]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -227,10 +144,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run until interrupted."""
-    chosen = parser().parse_args(arguments)
-    load = Load(chosen.gateway, chosen.model, max_tokens=chosen.max_tokens)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(load.run(chosen.clients, chosen.period, chosen.trouble))
+        asyncio.run(run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

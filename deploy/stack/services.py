@@ -1,4 +1,4 @@
-"""What the local stack consists of, and how its processes are started, watched and ended.
+"""What the local stack consists of; gateway.demo.processes starts, watches and ends it.
 
 Its engines are simulated, and so is every figure they make.
 """
@@ -8,18 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
+
+from gateway.demo.processes import HOST, PROMETHEUS, Processes, Service, ServiceFailed, is_free, prometheus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,37 +34,18 @@ ENGINES = {
 }
 # It is made to fail now and then; its pool's other engine and the plain one take its work.
 TROUBLED = "ENGINE_MTP3_B"
-GATEWAY, PROMETHEUS, GRAFANA, LOAD = "gateway", "Prometheus", "Grafana", "load"
+GATEWAY, GRAFANA, LOAD = "gateway", "Grafana", "load"
 PORTS = {
     GATEWAY: 8000,
     PROMETHEUS: 9090,
     GRAFANA: 3000,
     **{name: port for port, name in enumerate(ENGINES, start=8101)},
 }
-_HOST = "127.0.0.1"
-_START_S = 120.0
-_END_S = 20.0
-_LOOK_S = 0.2
-_TAIL_LINES = 15
 _GRAFANA_HOMES = (
     "/usr/share/grafana",
     "/usr/local/share/grafana",
     "/opt/homebrew/opt/grafana/share/grafana",
 )
-
-
-class StackError(Exception):
-    """The stack cannot start, or a part of it has ended; the text says what would help."""
-
-
-@dataclass(frozen=True)
-class Service:
-    """A process of the stack: `ready` is the URL that answers 200 once it is up."""
-
-    name: str
-    command: Sequence[str]
-    ready: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def shifted(by: int) -> dict[str, int]:
@@ -80,26 +57,20 @@ def require_free(ports: Mapping[str, int]) -> None:
     """Refuse to start over somebody else's ports.
 
     Raises:
-        StackError: it names every port that is taken, and a shift under which none is.
+        ServiceFailed: it names every port that is taken, and a shift under which none is.
     """
-    taken = [f"port {port} is taken, and {name} wants it" for name, port in ports.items() if not _free(port)]
+    taken = [
+        f"port {port} is taken, and {name} wants it" for name, port in ports.items() if not is_free(port)
+    ]
     if not taken:
         return
-    shifts = (by for by in range(100, 20_000, 100) if all(map(_free, shifted(by).values())))
-    raise StackError("\n".join([*taken, f"make stack ARGS='--shift {next(shifts)}' moves every port"]))
-
-
-def _free(port: int) -> bool:
-    try:
-        with socket.create_server((_HOST, port)):
-            return True
-    except OSError:
-        return False
+    shifts = (by for by in range(100, 20_000, 100) if all(map(is_free, shifted(by).values())))
+    raise ServiceFailed("\n".join([*taken, f"make stack ARGS='--shift {next(shifts)}' moves every port"]))
 
 
 def url(ports: Mapping[str, int], name: str) -> str:
     """Return a service's base URL."""
-    return f"http://{_HOST}:{ports[name]}"
+    return f"http://{HOST}:{ports[name]}"
 
 
 def engine_arguments(name: str) -> list[str]:
@@ -125,37 +96,28 @@ def serving(ports: Mapping[str, int]) -> list[Service]:
         for name in ENGINES
     ]
     command = [*python, "serve", f"--config={HERE / 'routes.yaml'}", f"--port={ports[GATEWAY]}"]
-    addresses = {name: f"{_HOST}:{ports[name]}" for name in ENGINES}
+    addresses = {name: f"{HOST}:{ports[name]}" for name in ENGINES}
     return [*engines, Service(GATEWAY, command, url(ports, GATEWAY) + "/ready", addresses)]
 
 
 def watching(ports: Mapping[str, int], folder: Path, *, scrape_s: int) -> list[Service]:
     """Return Prometheus and Grafana as far as they are installed; their files are written to `folder`."""
     services = []
-    if prometheus := shutil.which("prometheus"):
-        config = folder / "prometheus.yml"
-        config.write_text(yaml.safe_dump(_prometheus_config(ports, scrape_s)))
-        command = [
-            prometheus,
-            f"--config.file={config}",
-            f"--storage.tsdb.path={folder / 'prometheus'}",
-            f"--web.listen-address={_HOST}:{ports[PROMETHEUS]}",
-            "--log.level=warn",
-        ]
-        services.append(Service(PROMETHEUS, command, url(ports, PROMETHEUS) + "/-/ready"))
+    if watcher := prometheus(folder, ports[PROMETHEUS], _prometheus_config(ports, scrape_s)):
+        services.append(watcher)
         if command := _grafana_command():
             settings = _grafana_settings(ports, folder)
             services.append(Service(GRAFANA, command, url(ports, GRAFANA) + "/api/health", settings))
     return services
 
 
-def _prometheus_config(ports: Mapping[str, int], scrape_s: int) -> object:
+def _prometheus_config(ports: Mapping[str, int], scrape_s: int) -> dict[str, Any]:
     """Return prometheus.yml with this machine's addresses and paths."""
-    config = yaml.safe_load((HERE / "prometheus.yml").read_text())
+    config: dict[str, Any] = yaml.safe_load((HERE / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": f"{scrape_s}s", "evaluation_interval": f"{scrape_s}s"}
     config["rule_files"] = [str(DEPLOY / "prometheus" / Path(name).name) for name in config["rule_files"]]
     (job,) = config["scrape_configs"]
-    job["static_configs"] = [{"targets": [f"{_HOST}:{ports[GATEWAY]}"]}]
+    job["static_configs"] = [{"targets": [f"{HOST}:{ports[GATEWAY]}"]}]
     return config
 
 
@@ -171,7 +133,7 @@ def _grafana_command() -> list[str]:
 
 def _grafana_settings(ports: Mapping[str, int], folder: Path) -> dict[str, str]:
     return {
-        "GF_SERVER_HTTP_ADDR": _HOST,
+        "GF_SERVER_HTTP_ADDR": HOST,
         "GF_SERVER_HTTP_PORT": str(ports[GRAFANA]),
         "GF_PATHS_DATA": str(folder / "grafana"),
         "GF_PATHS_LOGS": str(folder / "grafana"),
@@ -192,80 +154,6 @@ def loading(ports: Mapping[str, int], options: Sequence[str]) -> Service:
     return Service(LOAD, [*command, f"--trouble={url(ports, TROUBLED)}", *options])
 
 
-class Stack:
-    """Processes that are started one group after the other, and ended in the opposite order."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """Return what runs."""
-        return list(self._processes)
-
-    def start(self, services: Sequence[Service], *, shown: bool = False) -> None:
-        """Start services and wait until all of them are ready; `shown` ones print to our own output.
-
-        Raises:
-            StackError: one ended instead, or took too long.
-        """
-        for service in services:
-            with self._log(service.name).open("wb") as log:
-                self._processes[service.name] = subprocess.Popen(  # noqa: S603 - our own commands
-                    service.command,
-                    cwd=ROOT,
-                    env={**os.environ, **service.environment},
-                    stdout=None if shown else log,
-                    stderr=None if shown else log,
-                    start_new_session=True,  # so that Ctrl-C is ours alone, and the order of ending kept
-                )
-        end = time.monotonic() + _START_S
-        for service in services:
-            while service.ready and not _answers(service.ready):
-                self.require_alive()
-                if time.monotonic() > end:
-                    tail = self._tail(service.name)
-                    raise StackError(f"{service.name} was not ready within {_START_S:.0f} s{tail}")
-                time.sleep(_LOOK_S)
-
-    def require_alive(self) -> None:
-        """Check that every process runs.
-
-        Raises:
-            StackError: one has ended; the text has the end of its log.
-        """
-        for name, process in self._processes.items():
-            if process.poll() is not None:
-                raise StackError(f"{name} ended with exit status {process.returncode}{self._tail(name)}")
-
-    def end(self) -> None:
-        """End every process, the last one started first."""
-        for process in reversed(self._processes.values()):
-            process.terminate()
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._processes.clear()
-
-    def _log(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
-
-    def _tail(self, name: str) -> str:
-        lines = self._log(name).read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-        return "".join(f"\n  {line}" for line in lines)
-
-
-def _answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=5) as page:  # noqa: S310 - our own addresses
-            return bool(page.status == 200)
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
-
-
 @contextlib.contextmanager
 def running(
     ports: Mapping[str, int],
@@ -273,7 +161,7 @@ def running(
     load: Sequence[str] | None = (),
     scrape_s: int = 5,
     say: Callable[[str], None] = lambda line: None,
-) -> Iterator[Stack]:
+) -> Iterator[Processes]:
     """Run the stack until the block is left.
 
     Args:
@@ -283,11 +171,11 @@ def running(
         say: is told what happens.
 
     Raises:
-        StackError: something does not start.
+        ServiceFailed: something does not start.
     """
     require_free(ports)
     with tempfile.TemporaryDirectory(prefix="ocr-gateway-stack-") as name:
-        stack = Stack(Path(name))
+        stack = Processes(Path(name), ROOT)
         try:
             say(f"starting {len(ENGINES)} simulated engines and the gateway")
             stack.start(serving(ports))

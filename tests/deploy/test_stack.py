@@ -26,6 +26,7 @@ from deploy.stack import __main__ as command
 from deploy.stack import load, services
 from gateway.cli import parser
 from gateway.config import load as load_config
+from gateway.demo.processes import PROMETHEUS, ServiceFailed
 from gateway.engines.simulated.model import Fit, throughput
 from tests.deploy.panels import NAME, QUERIES, VARIABLES, Query, filled
 
@@ -52,7 +53,7 @@ def free_shift() -> int:
     start = os.getpid() % 150
     for by in range(start, start + 150):
         shift = 1000 + by % 150 * 100
-        with contextlib.suppress(services.StackError):
+        with contextlib.suppress(ServiceFailed):
             services.require_free(services.shifted(shift))
             return shift
     raise AssertionError("no free ports")
@@ -102,7 +103,7 @@ def prometheus() -> Iterator[Prometheus]:
     """The stack under as many clients as it takes to shed some."""
     ports = services.shifted(free_shift())
     with services.running(ports, load=["--clients=130", "--max-tokens=60"], scrape_s=1):
-        yield Prometheus(services.url(ports, services.PROMETHEUS))
+        yield Prometheus(services.url(ports, PROMETHEUS))
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
@@ -232,7 +233,7 @@ def test_without_prometheus_it_serves_says_what_is_missing_and_ends_at_ctrl_c() 
 
 def test_a_port_that_is_taken_is_named_with_what_would_be_right() -> None:
     shift = free_shift()
-    port = services.shifted(shift)[services.PROMETHEUS]
+    port = services.shifted(shift)[PROMETHEUS]
     with socket.create_server(("127.0.0.1", port)), stack(f"--shift={shift}") as process:
         assert process.stdout
         said = process.stdout.read()
@@ -253,16 +254,6 @@ def test_the_loads_options_are_passed_on() -> None:
     chosen = command.parser().parse_args(["--clients=5,7", "--period=3", "--max-tokens=9"])
     passed = load.parser().parse_args(load.command_line(chosen))
     assert (passed.clients, passed.period, passed.max_tokens) == ((5, 7), 3, 9)
-
-
-def test_a_part_that_ends_ends_the_stack_and_shows_its_log(tmp_path: Path) -> None:
-    broken = services.Service(
-        "engine", [sys.executable, "-c", "raise SystemExit('no such fit')"], "http://127.0.0.1:9/"
-    )
-    running = services.Stack(tmp_path)
-    with pytest.raises(services.StackError, match=r"engine ended with exit status 1\n +no such fit"):
-        running.start([broken])
-    running.end()
 
 
 @pytest.mark.parametrize("name", ["grafana", "grafana-server"])

@@ -1,0 +1,1 @@
+"""`ocr-gateway demo`: simulated engines, the gateway and a load that breathes, on this machine alone."""
