@@ -39,7 +39,9 @@ _HOST = "http://127.0.0.1:8000"
 _LOOK_S = 0.05
 _MARKS = (f"mark-{number}" for number in itertools.count())
 # What a client would take from the environment of whoever runs the tests.
-_STRANGE = re.compile(r"(?i)(https?|all|no)_proxy|(openai|mistral|langchain|langsmith)_.*|hf_token")
+_STRANGE = re.compile(
+    r"(?i)(https?|all|no)_proxy|(openai|mistral|langchain|langsmith|mineru|glmocr|zhipu)_.*|hf_token"
+)
 
 Line = dict[str, Any]
 
@@ -84,15 +86,15 @@ class Driven:
 
     def output(self, within_s: float = 240) -> str:
         """Wait for its end, which must be a good one, and return what it printed since."""
-        try:
-            printed, _ = self.process.communicate(timeout=within_s)
-            late = ""
-        except subprocess.TimeoutExpired:
-            printed, late = "", f"the client was not done after {within_s:.0f} s\n"
-        tail = late + self._tail()
-        self.kill()
-        assert self.process.returncode == 0, tail
+        printed, told = self._ended(within_s)
+        assert self.process.returncode == 0, told
         return printed
+
+    def failed(self, within_s: float = 240) -> str:
+        """Wait for its end, which must be a bad one, and return what it told last."""
+        _, told = self._ended(within_s)
+        assert self.process.returncode > 0, told
+        return told
 
     def result(self, within_s: float = 240) -> Any:
         """Wait for its end, and return the JSON value of its last line."""
@@ -105,6 +107,16 @@ class Driven:
         if self.process.stdout:
             self.process.stdout.close()
         self._errors.close()
+
+    def _ended(self, within_s: float) -> tuple[str, str]:
+        try:
+            printed, _ = self.process.communicate(timeout=within_s)
+            late = ""
+        except subprocess.TimeoutExpired:
+            printed, late = "", f"the client was not done after {within_s:.0f} s\n"
+        told = late + self._tail()
+        self.kill()
+        return printed, told
 
     def _tail(self) -> str:
         self._errors.seek(0)

@@ -40,6 +40,7 @@ def test_a_result_is_the_last_line(client: Client, monkeypatch: pytest.MonkeyPat
 def test_a_failure_tells_what_the_client_said(client: Client) -> None:
     with pytest.raises(AssertionError, match="it was refused"):
         client.run("fails")
+    assert "it was refused" in client.start("fails").failed()
 
 
 def test_what_still_runs_is_ended(client: Client) -> None:

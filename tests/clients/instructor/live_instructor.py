@@ -43,6 +43,13 @@ def test_many_at_once(client: Client, reading: Watched) -> None:
     assert {line["code"] for line in reading.settled()} == {200}
 
 
+def test_it_gives_up_after_three_and_tells_why(client: Client, simulated: Watched) -> None:
+    with simulated.failing("unavailable"):
+        told = client.start("leave", simulated.v1, MODEL, RECEIPT).failed()
+    assert "the engine takes no more work now" in told
+    assert [line["code"] for line in simulated.settled()] == [503] * 3
+
+
 def test_killed_it_frees_the_engine(client: Client, simulated: Watched) -> None:
     with simulated.failing("slow", factor=100_000):
         asking = client.start("leave", simulated.v1, MODEL, RECEIPT)

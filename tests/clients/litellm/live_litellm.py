@@ -52,6 +52,19 @@ def test_its_own_retry_meets_a_good_answer(client: Client, simulated: Watched) -
     assert codes[-1] == 200
 
 
+def test_it_gives_up_after_three_and_tells_why(client: Client, simulated: Watched) -> None:
+    with simulated.failing("unavailable"):
+        told = client.start("one", simulated.v1, MODEL, RECEIPT).failed()
+    assert "the engine takes no more work now" in told
+    assert [line["code"] for line in simulated.settled()] == [503] * 3
+
+
+def test_num_retries_multiplies(client: Client, simulated: Watched) -> None:
+    with simulated.failing("unavailable"):
+        client.start("hurried", simulated.v1, MODEL, RECEIPT).failed()
+    assert [line["code"] for line in simulated.settled()] == [503] * 7
+
+
 def test_it_tells_why_it_was_refused(client: Client, simulated: Watched) -> None:
     assert "use 'glm-ocr'" in client.run("refused", simulated.v1, MODEL, RECEIPT)
     assert [line["code"] for line in simulated.settled()] == [404]

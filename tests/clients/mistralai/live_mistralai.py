@@ -65,6 +65,13 @@ def test_a_busy_engine_is_asked_again(client: Client, simulated: Watched, letter
     assert simulated.settled()[-1]["code"] == 200
 
 
+def test_it_gives_up_once_the_gateway_has(client: Client, simulated: Watched, letter: Path) -> None:
+    with simulated.failing("unavailable"):
+        told = client.start("leave", simulated.url, MODEL, RECEIPT, letter).failed()
+    assert "the engine takes no more work now" in told
+    assert [line["code"] for line in simulated.settled()] == [503] * 6
+
+
 def test_killed_it_frees_the_engine(client: Client, simulated: Watched, letter: Path) -> None:
     with simulated.failing("slow", factor=100_000):
         asking = client.start("leave", simulated.url, MODEL, RECEIPT, letter)

@@ -60,6 +60,13 @@ def test_its_own_retry_meets_a_good_answer(client: Client, simulated: Watched) -
     assert codes[-1] == 200
 
 
+def test_it_gives_up_after_three_and_tells_why(client: Client, simulated: Watched) -> None:
+    with simulated.failing("unavailable"):
+        told = client.start("one", simulated.v1, MODEL, RECEIPT).failed()
+    assert "the engine takes no more work now" in told
+    assert [line["code"] for line in simulated.settled()] == [503] * 3
+
+
 def test_a_stream_that_breaks_off_is_an_error_to_it(client: Client, simulated: Watched) -> None:
     with simulated.failing("die_mid_stream", after_tokens=5):
         had = client.run("broken", simulated.v1, MODEL, RECEIPT)
