@@ -3,8 +3,8 @@
 `python docs/images/make.py` draws receipt.png, which the README's examples read.
 `python docs/images/make.py REPORT.html` photographs a sweep's report with Chromium: sweep-report.png is its
 beginning, sweep-route.png the first plots and figures of a route (the last, or `--route N`, from 0 on).
-`python docs/images/make.py --live URL URL` photographs two gateways with Playwright: page-status.png is one under load,
-page-playground.png one that reads.
+`python docs/images/make.py --live URL URL` photographs the page at `/` of two gateways with Playwright: as
+page-status.png that of one under load, as page-playground.png that of one that reads.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def photograph(text: str, style: str, out: Path) -> None:
 
 def live(status: str, playground: str, minutes: float, folder: Path) -> None:
     """Photograph the page of two gateways: one under load, once its lines are long, and one that reads."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     with sync_playwright() as playwright:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -97,22 +97,23 @@ def live(status: str, playground: str, minutes: float, folder: Path) -> None:
         page = browser.new_page(viewport=size, color_scheme="light")
         page.goto(f"{status}/#status")
         page.wait_for_timeout(minutes * 60_000)
-        saved(page.screenshot(), folder / "page-status.png")
+        end = page.locator("#h-recent").bounding_box() or {"y": 900}
+        clip = {"x": 0, "y": 0, "width": PAGE_WIDTH, "height": end["y"] - 20}
+        saved(page.screenshot(clip=clip, full_page=True), folder / "page-status.png")
         page = browser.new_page(viewport=size, color_scheme="dark")
         page.goto(f"{playground}/#playground")
         page.click("#sample-table")
         page.check("input[name=route][value=table]", force=True)
         page.click("#send")
-        page.wait_for_function("document.getElementById('progress').textContent.startsWith('Done')")
+        expect(page.locator("#progress")).to_contain_text("Done in", timeout=60_000)
         saved(page.screenshot(full_page=True), folder / "page-playground.png")
         browser.close()
 
 
 def saved(data: bytes, out: Path) -> None:
     """Save a screenshot; so few colours are in one that a palette loses nothing to be seen."""
-    Image.open(io.BytesIO(data)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
-        out, optimize=True
-    )
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(out, optimize=True)
     print(f"drawn: {out}")
 
 
