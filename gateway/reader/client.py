@@ -183,7 +183,7 @@ class Reader:
                         raise await self._refusal(reply)
                     return await self._stream(reply, progress)
             except aiohttp.ClientConnectorError as error:
-                raise _Again(f"no connection: {error.strerror or error}", gone=True) from error
+                raise _Again(_words(error), gone=True) from error
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise _Again(f"the connection broke: {_words(error)}") from error
 

@@ -30,6 +30,7 @@ class Tally:
         skipped: of those whose whole results were there.
         failed: what failed, each with its reason.
         broken: names of documents of which something failed.
+        cut: pages whose text is cut short.
         pages: pages read.
         under_way: what has come of documents that are being read, by name.
     """
@@ -39,6 +40,7 @@ class Tally:
     skipped: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
     pages: int = 0
     under_way: dict[str, Answer] = field(default_factory=dict)
 
@@ -58,6 +60,7 @@ class Tally:
         failures = answer.failures()
         (self.broken if failures else self.read).append(name)
         self.failed += [f"{name}, {failure}" for failure in failures]
+        self.cut += [f"{name}, page {index}" for index in answer.cut_short()]
         self.pages += len(answer.pages) - len(answer.broken())
 
     @property
@@ -85,6 +88,7 @@ class Tally:
         rate = self.pages / seconds if seconds > 0 else 0.0
         yield f"{', '.join(parts)}; {counted(self.pages, 'page')} in {seconds:.1f} s, {rate:.1f} pages/s"
         yield from (f"failed: {line}" for line in self.failed)
+        yield from (f"cut short at the longest answer: {page}" for page in self.cut)
 
 
 class Show:

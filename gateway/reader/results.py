@@ -36,6 +36,14 @@ class Answer:
         values = self.rest.get("document_annotation_error")
         return [*pages, f"values of the schema: {described(values)}"] if values else pages
 
+    def cut_short(self) -> list[int]:
+        """Return the indexes of the pages whose text ends where the longest answer does."""
+        return [
+            index
+            for index, page in sorted(self.pages.items())
+            if (page.get("ocr") or {}).get("finish_reason") == "length"
+        ]
+
     def as_json(self) -> dict[str, Any]:
         """Return the answer as the server gives it where it is not streamed."""
         return {"pages": [page for _, page in sorted(self.pages.items())], **self.rest}

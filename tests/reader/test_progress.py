@@ -34,7 +34,9 @@ def test_a_tally_adds_up() -> None:
     assert (tally.done, tally.share) == (1, (1 + 0.5) / 4)
     tally.finish("b.pdf", read(0, 1, 2, 3, broken=2))
     tally.fail("c.pdf", "is encrypted")
-    tally.finish("d.pdf", read(0, expected=1))
+    last = read(0, expected=1)
+    last.pages[0]["ocr"]["finish_reason"] = "length"
+    tally.finish("d.pdf", last)
     assert (tally.done, tally.share, tally.pages) == (4, 1.0, 4)
     summary = list(tally.summary(2.0))
     assert summary == [
@@ -42,6 +44,7 @@ def test_a_tally_adds_up() -> None:
         "4 pages in 2.0 s, 2.0 pages/s",
         "failed: b.pdf, page 2: the page cannot be rendered (bad_page)",
         "failed: c.pdf: is encrypted",
+        "cut short at the longest answer: d.pdf, page 0",
     ]
 
 
