@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from fuzz import target
 from gateway.model import Speculation
 from gateway.wire.vllm import EngineCounts, Simulated, metrics_page, speculative_object
-from tests.fuzz.seeds import CHAT, OCR, images, seeds
-from tests.support import CONFIG, USAGE, chunk, completion
+from tests.fuzz.seeds import CHAT, OCR, RESPONSES, images, seeds
+from tests.support import CONFIG, USAGE, chunk, completion, response, response_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,12 +33,15 @@ def inputs() -> Iterator[tuple[str, bytes]]:
     page = metrics_page(counts, "glm-ocr", simulated=Simulated("some fit", 3.0, 1.0)).encode()
     for seed in seeds():
         body = json.dumps(seed.body, ensure_ascii=False, separators=(",", ":")).encode()
-        parser = {CHAT: target._chat, OCR: target._document}.get(seed.path, target._text)
+        parsers = {CHAT: target._chat, OCR: target._document, RESPONSES: target._response}
+        parser = parsers.get(seed.path, target._text)
         yield seed.name, _input(parser, body)
     for number, newline in enumerate((b"\n", b"\r\n", b"\r")):
         yield f"stream-{number}", _input(target._events, b"\x50" + stream.replace(b"\n", newline))
     for number, event in enumerate([*events, failed, completion("hello"), {**completion(""), **told}]):
         yield f"answer-{number}", _input(target._answer, json.dumps(event).encode())
+    for number, event in enumerate([*response_events("hello"), {"type": "error", "code": "no"}, response()]):
+        yield f"response-answer-{number}", _input(target._response_answer, json.dumps(event).encode())
     yield "metrics", _input(target._metrics, page)
     yield "speculation", _input(target._speculation, json.dumps(told["metrics"]).encode())
     yield "version", _input(target._speculation, b'{"version": "0.31.0"}')

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from gateway.wire import (
     openai,
     pixels,
     remote,
+    responses,
     sse,
     structure,
     tables,
@@ -82,16 +84,20 @@ def _fed(*pieces: bytes) -> tuple[list[bytes], bytes]:
 
 
 def _chat(data: bytes) -> None:
-    _request(data, chat=True)
+    _request(data, partial(openai.parse_request, chat=True, max_images=4))
 
 
 def _text(data: bytes) -> None:
-    _request(data, chat=False)
+    _request(data, partial(openai.parse_request, chat=False, max_images=4))
 
 
-def _request(data: bytes, *, chat: bool) -> None:
+def _response(data: bytes) -> None:
+    _request(data, partial(responses.parse_request, max_images=4))
+
+
+def _request(data: bytes, parse: Callable[[bytes], openai.CompletionRequest]) -> None:
     try:
-        request = openai.parse_request(data, chat=chat, max_images=4)
+        request = parse(data)
     except BadRequest as error:
         _must(len(error.message) < 1000, "a refusal is short")
         _must(json.loads(openai.error_body(error))["error"]["message"], "a refusal can be told")
@@ -100,7 +106,7 @@ def _request(data: bytes, *, chat: bool) -> None:
     mended = {part.raw: b'"data:image/png;base64,AAAA"' for part in request.images}
     for renamed, repaired in ((None, {}), ("model", {}), (None, mended), ("model", mended)):
         body = b"".join(openai.rewritten(request, model=renamed, repaired=repaired))
-        again = openai.parse_request(body, chat=chat, max_images=4)
+        again = parse(body)
         _must(again.facts == request.facts, "what decides the route is passed on")
         _must(again.model == (renamed or request.model), "the model is the one wanted")
         _must((again.stream, again.merged) == (request.stream, request.merged), "a stream stays one")
@@ -113,6 +119,16 @@ def _answer(data: bytes) -> None:
     openai.read_chunk(data)
     openai.read_answer(data)
     _must(len(openai.read_error_message(data)) <= 500, "an engine's message is bounded")
+
+
+def _response_answer(data: bytes) -> None:
+    responses.read_answer(data)
+    told = responses.read_chunk(data)
+    _must(told.error_status == 0 or 400 <= told.error_status < 600, "an error's status is one")
+    event = responses.error_event(EngineFailed("m"), told.place + 1)
+    _must(
+        json.loads(sse.event_data(event) or b"")["sequence_number"] == told.place + 1, "events are numbered"
+    )
 
 
 def _metrics(data: bytes) -> None:
@@ -259,4 +275,5 @@ PARSERS: tuple[Callable[[bytes], None], ...] = (
     *(_events, _chat, _text, _answer, _metrics, _speculation, _data_url, _image, _bench),
     *(_config, _keys, _head, _url, _trace, _structure),
     *(_document, _form, _tables),
+    *(_response, _response_answer),
 )
