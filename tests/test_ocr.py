@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import logging
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from gateway import ocr
 from gateway.errors import RateLimited
 from gateway.model import LayoutGuess
 from gateway.quotas import Visit
+from gateway.wire import tables
 from tests import pdf
 from tests.conftest import fleet
 from tests.hosts import answer_of, hosted
@@ -181,6 +183,25 @@ async def test_tables_may_be_taken_out(running: Running) -> None:
     answer = await told(running.http, asked(pages=0, table_format="html"))
     assert answer["pages"][0]["markdown"] == "[tbl-0.html](tbl-0.html)\n"
     assert answer["pages"][0]["tables"][0]["format"] == "html"
+
+
+async def test_the_tables_of_a_long_page_are_taken_out_beside_the_event_loop(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+    lift = tables.lift_tables
+
+    def noted(*args: Any) -> Any:
+        threads.add(threading.current_thread())
+        return lift(*args)
+
+    monkeypatch.setattr("gateway.wire.ocr.lift_tables", noted)
+    reader = Reader(["<table><tr><td>a</td></tr></table>" + "b" * 10_000])
+    reader.go_on.set()
+    running.plain.behave = reader
+    (page,) = (await told(running.http, asked(pages=[0], table_format="markdown")))["pages"]
+    assert page["tables"][0]["content"] == "| a |\n| --- |"
+    assert threading.main_thread() not in threads
 
 
 async def test_a_large_body_is_read_beside_the_event_loop(

@@ -18,6 +18,8 @@ _SUFFIXES: dict[TableFormat, str] = {"html": "html", "markdown": "md"}
 # Longer tables keep the form they came in.
 _MAX_CHARS = 256 * 1024
 _MAX_SPAN = 50
+# Spans make more of them than a text that long has: a few kilobytes of HTML could ask for gigabytes of pipes.
+_MAX_CELLS = 64 * 1024
 
 _TAG = re.compile(r"<(/?)table\b[^<>]*>", re.IGNORECASE)
 _PIPE = re.compile(r"(?<!\\)\|")
@@ -37,8 +39,8 @@ def lift_tables(markdown: str, wanted: TableFormat) -> tuple[str, list[Table]]:
     """Take the tables, in HTML and in markdown, out of a page.
 
     Returns:
-        The page with a link in the place of each, and the tables; one that is very long or has no cells is
-        in the form it came in.
+        The page with a link in the place of each, and the tables; one that is very long, has no cells or too
+        many, or cannot be read is in the form it came in.
     """
     kept: list[str] = []
     tables: list[Table] = []
@@ -171,11 +173,18 @@ def _span(told: str | None) -> int:
 
 
 def _rows_of_html(text: str) -> list[list[str]]:
-    """Cells by row and column; one that spans several stands in the first, and leaves the others empty."""
+    """Cells by row and column; one that spans several stands in the first, and leaves the others empty.
+
+    There are none where that cannot be told, or would be too many.
+    """
     parser = _Cells()
-    parser.feed(text)
-    parser.close()
+    try:
+        parser.feed(text)
+        parser.close()
+    except (AssertionError, ValueError):  # of `<![` and of `&#` before thousands of digits
+        return []
     grid: list[list[str]] = []
+    width = 0
     below: dict[int, int] = {}  # columns that a cell further up still covers, and in how many rows
     for cells in parser.rows:
         line: list[str] = []
@@ -184,8 +193,13 @@ def _rows_of_html(text: str) -> list[list[str]]:
             for column in range(cell.columns):
                 below[len(line)] = cell.rows - 1
                 line.append("" if column else cell.text)
+            if len(line) > _MAX_CELLS:
+                return []
         _cover(line, below)
         grid.append(line)
+        width = max(width, len(line))
+        if width * len(grid) > _MAX_CELLS:
+            return []
     return grid
 
 

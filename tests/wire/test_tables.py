@@ -67,8 +67,19 @@ def test_pipes_may_be_missing_at_the_ends_and_markup_is_escaped() -> None:
     )
 
 
-@pytest.mark.parametrize("page", ["<table></table>", f"<table><tr><td>{'x' * 300_000}</td></tr></table>"])
-def test_what_has_no_cells_or_is_very_long_keeps_its_form(page: str) -> None:
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<table></table>",
+        f"<table><tr><td>{'x' * 300_000}</td></tr></table>",
+        f"<table><tr>{'<td colspan=50>' * 1000}{'<tr><td>' * 1000}</table>",  # 50 million cells
+        f"<table><tr>{'<td colspan=50 rowspan=50>' * 1000}{'<tr>' * 50}</table>",
+        f"<table><tr>{'<td colspan=50>' * 10_000}</table>",
+        "<table><tr><td><![<a</td></tr></table>",
+        f"<table><tr><td>&#{'9' * 5000};</td></tr></table>",
+    ],
+)
+def test_what_has_no_cells_or_too_many_or_cannot_be_read_keeps_its_form(page: str) -> None:
     text, tables = lift_tables(page, "markdown")
     assert text == "[tbl-0.html](tbl-0.html)"
     assert tables == [Table("tbl-0.html", page, "html")]
@@ -88,6 +99,12 @@ PIECES = st.sampled_from(
         "|-|-|",
         "&lt",
         "<",
+        "<![",
+        "<!--",
+        "<?",
+        "&#",
+        "9" * 5000,
+        "<td colspan=50 rowspan=50>" * 500,
     ]
 )
 
