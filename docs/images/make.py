@@ -93,14 +93,16 @@ def live(status: str, playground: str, minutes: float, folder: Path) -> None:
     with sync_playwright() as playwright:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--disable-gpu", *sandbox])
-        size = {"width": PAGE_WIDTH, "height": 900}
-        page = browser.new_page(viewport=size, color_scheme="light")
+        page = browser.new_page(viewport={"width": PAGE_WIDTH, "height": 900}, color_scheme="light")
         page.goto(f"{status}/#status")
         page.wait_for_timeout(minutes * 60_000)
-        end = page.locator("#h-recent").bounding_box() or {"y": 900}
-        clip = {"x": 0, "y": 0, "width": PAGE_WIDTH, "height": end["y"] - 20}
-        saved(page.screenshot(clip=clip, full_page=True), folder / "page-status.png")
-        page = browser.new_page(viewport=size, color_scheme="dark")
+        end = page.locator("#h-recent").bounding_box()
+        shot = page.screenshot(
+            clip={"x": 0, "y": 0, "width": PAGE_WIDTH, "height": end["y"] - 20 if end else 900},
+            full_page=True,
+        )
+        saved(shot, folder / "page-status.png")
+        page = browser.new_page(viewport={"width": PAGE_WIDTH, "height": 900}, color_scheme="dark")
         page.goto(f"{playground}/#playground")
         page.click("#sample-table")
         page.check("input[name=route][value=table]", force=True)
@@ -137,7 +139,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER")
     options = parser.parse_args()
     if options.live:
-        live(*options.live, options.minutes, options.out)
+        status, playground = options.live
+        live(status, playground, options.minutes, options.out)
     elif options.report:
         report(options.report, options.route, options.out)
     else:
