@@ -780,7 +780,7 @@ MISTAKES = [
         "no embedded engine",
         GATEWAY,
         f"{CONTAINER} image",
-        "ocr-gateway:0.4.0",
+        "ocr-gateway:0.5.0",
         "has no embedded engine",
         of=Combination("cpu-demo"),
     ),
