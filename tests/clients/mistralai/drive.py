@@ -28,8 +28,8 @@ class Receipt(BaseModel):
     total: str
 
 
-def client():
-    return Mistral(api_key="none", server_url=server_url)
+def client(**options):
+    return Mistral(**{"api_key": "none", "server_url": server_url, "timeout_ms": 600_000, **options})
 
 
 def told(response):
@@ -86,11 +86,16 @@ def one():
         return told(mistral.ocr.process(model=model, document=IMAGE, retries=retries))
 
 
+def hasty():
+    with client(timeout_ms=2000) as mistral:
+        mistral.ocr.process(model=model, document=PDF)
+
+
 def leave():
     print("asking", flush=True)
     with client() as mistral:
         mistral.ocr.process(model=model, document=PDF)
 
 
-CASES = {"read": read, "refused": refused, "one": one, "leave": leave}
+CASES = {"read": read, "refused": refused, "one": one, "hasty": hasty, "leave": leave}
 print(json.dumps(asyncio.run(at_once()) if case == "at_once" else CASES[case]()))

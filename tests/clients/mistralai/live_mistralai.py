@@ -72,6 +72,13 @@ def test_it_gives_up_once_the_gateway_has(client: Client, simulated: Watched, le
     assert [line["code"] for line in simulated.settled()] == [503] * 6
 
 
+def test_its_time_limit_ends_every_page(client: Client, simulated: Watched, letter: Path) -> None:
+    with simulated.failing("slow", factor=100_000):
+        told = client.start("hasty", simulated.url, MODEL, RECEIPT, letter).failed()
+    assert "ReadTimeout" in told
+    assert {line["code"] for line in simulated.settled()} <= {499}
+
+
 def test_killed_it_frees_the_engine(client: Client, simulated: Watched, letter: Path) -> None:
     with simulated.failing("slow", factor=100_000):
         asking = client.start("leave", simulated.url, MODEL, RECEIPT, letter)
