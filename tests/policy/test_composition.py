@@ -301,7 +301,7 @@ def test_nobody_is_lost_and_more_engines_never_write_less(a: int, b: int, deep: 
         assert served.sum() + outcome.waiting[0] == pytest.approx(a + b)
         assert (outcome.splits >= 0).all()
         assert outcome.waiting[0] >= -1e-6
-        # Who waits is no choice: each route waits as much as the other, but for what the search leaves undecided.
+        # Who waits is no choice: each route waits like the other, but for what the search leaves undecided.
         even = np.array([a, b]) * served.sum() / max(a + b, 1)
         assert served == pytest.approx(even, rel=0.05, abs=(a + b) / 40)
     assert more.rate >= less.rate * 0.97
