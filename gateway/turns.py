@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,8 +22,11 @@ class Turns:
     bombs; but of those that came later only as many as there are steps in a weight: none waits for ever.
     """
 
-    def __init__(self, places: int, room: int, step: int = 1024 * 1024) -> None:
+    def __init__(self, places: int, room: int, step: int = 1024 * 1024, spared: int = 0) -> None:
+        """Have so many places, and so much room; `spared` of the places are for clients that have none."""
         self.room = room
+        self._spared = spared
+        self._of: Counter[str] = Counter()
         self._step = step
         self._all = self._places = places
         self._left = room
@@ -53,7 +57,7 @@ class Turns:
         task = asyncio.create_task(work())
         self._working.add(task)
         task.add_done_callback(self._working.discard)
-        task.add_done_callback(lambda _: self.leave(weight))
+        task.add_done_callback(lambda _: self.leave(client, weight))
         return await asyncio.shield(task)
 
     async def enter(self, client: str, weight: int) -> None:
@@ -67,11 +71,14 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # it was its turn already
-                self.leave(weight)
+                self.leave(client, weight)
             raise
 
-    def leave(self, weight: int) -> None:
+    def leave(self, client: str, weight: int) -> None:
         """Let the next ones in."""
+        self._of[client] -= 1
+        if not self._of[client]:
+            del self._of[client]
         self._places += 1
         self._left += weight
         self._let_in()
@@ -81,8 +88,10 @@ class Turns:
             entries = self._waiting[client]
             while entries and entries[0][3].done():
                 heappop(entries)
-            if entries and self._places > 0 and entries[0][2] <= self._left:
+            spared = self._spared if client in self._of else 0
+            if entries and self._places > spared and entries[0][2] <= self._left:
                 _, _, weight, turn = heappop(entries)
+                self._of[client] += 1
                 self._places -= 1
                 self._left -= weight
                 turn.set_result(None)

@@ -24,7 +24,7 @@ from tests import pdf
 from tests.conftest import fleet
 from tests.hosts import answer_of, hosted
 from tests.support import FakeEngine, _Sender, answer, completion, data_url, encoded, hang, picture, until
-from tests.test_auth import guarded
+from tests.test_auth import OTHER, guarded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from gateway.turns import Turns
     from tests.conftest import Running
 
 OCR = "/v1/ocr"
@@ -462,6 +463,24 @@ async def test_of_more_documents_than_may_be_open_the_others_wait_and_are_refuse
         assert reply.headers["retry-after"] == "5"
         reader.go_on.set()
         assert len((await first)["pages"]) == len((await second)["pages"]) == 2
+
+
+async def test_one_clients_documents_leave_a_turn_to_others(tmp_path: Path) -> None:
+    async with guarded(tmp_path, documents={"dpi": 36, "at_once": 2}) as gateway:
+        reader = gateway.engine.behave = Reader()
+
+        def turns() -> Turns:
+            assert gateway.gateway._documents
+            return gateway.gateway._documents._turns
+
+        hogs = [asyncio.create_task(gateway.http.post(OCR, json=asked(pages=0))) for _ in range(3)]
+        await until(lambda: reader.now == 1 and turns().waiting == 2)
+        other = {"authorization": f"Bearer {OTHER}"}
+        late = asyncio.create_task(gateway.http.post(OCR, json=asked(pages=0), headers=other))
+        await until(lambda: reader.now == 2)
+        assert turns().waiting == 2
+        reader.go_on.set()
+        assert {reply.status_code for reply in await asyncio.gather(*hogs, late)} == {200}
 
 
 # --- engines that fail

@@ -15,11 +15,11 @@ async def entered(turns: Turns, *works: tuple[str, int]) -> list[str]:
     async def work(client: str, weight: int) -> None:
         await turns.enter(client, weight)
         order.append(f"{client}{weight}")
-        turns.leave(weight)
+        turns.leave(client, weight)
 
     tasks = [asyncio.create_task(work(*one)) for one in works]
     await until(lambda: turns.waiting == len(works))
-    turns.leave(1)
+    turns.leave("first", 1)
     await asyncio.gather(*tasks)
     return order
 
@@ -40,9 +40,9 @@ async def test_weight_is_bounded_in_all_and_a_light_one_passes_a_heavy_one() -> 
     heavy = asyncio.create_task(turns.enter("b", 3))
     await turns.enter("c", 2)
     assert not heavy.done()
-    turns.leave(2)
+    turns.leave("c", 2)
     assert not heavy.done()
-    turns.leave(8)
+    turns.leave("a", 8)
     await heavy
 
 
@@ -55,7 +55,7 @@ async def test_who_gives_up_is_forgotten() -> None:
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
-    turns.leave(1)
+    turns.leave("a", 1)
     assert turns.waiting == 0
     await turns.enter("c", 10)
 
@@ -65,7 +65,7 @@ async def test_who_gives_up_when_it_is_its_turn_passes_it_on() -> None:
     await turns.enter("a", 1)
     second, third = (asyncio.create_task(turns.enter("b", 1)) for _ in range(2))
     await asyncio.sleep(0)
-    turns.leave(1)
+    turns.leave("a", 1)
     second.cancel()  # its turn has come, and it does not know yet
     with pytest.raises(asyncio.CancelledError):
         await second
@@ -88,7 +88,7 @@ async def test_every_mix_of_work_and_giving_up_ends_with_all_places_free() -> No
                 await asyncio.sleep(0)
         finally:
             inside, weights = inside - 1, weights - weight
-            turns.leave(weight)
+            turns.leave(client, weight)
 
     tasks = [asyncio.create_task(work(rng.choice("abc"), rng.randrange(1, 11))) for _ in range(300)]
     for task in tasks:
@@ -150,8 +150,26 @@ async def test_places_may_become_more_or_fewer_while_some_work() -> None:
     turns.resize(2)
     await second
     turns.resize(1)
-    turns.leave(0)
+    turns.leave("a", 0)
     await asyncio.sleep(0)
     assert turns.waiting == 1
-    turns.leave(0)
+    turns.leave("b", 0)
     await third
+
+
+async def test_the_last_place_may_be_for_a_client_that_has_none() -> None:
+    turns = Turns(3, 0, spared=1)
+    for _ in range(2):
+        await turns.enter("a", 0)
+    third = asyncio.create_task(turns.enter("a", 0))
+    await until(lambda: turns.waiting)
+    assert not third.done()
+    await turns.enter("b", 0)
+    turns.leave("b", 0)
+    assert turns.waiting == 1
+    turns.leave("a", 0)
+    await third
+    turns.resize(1)
+    for _ in range(2):
+        turns.leave("a", 0)
+    await turns.enter("a", 0)  # the only one
