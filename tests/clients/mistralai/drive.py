@@ -23,6 +23,9 @@ IMAGE = {"type": "image_url", "image_url": data_url("image/png", image)}
 PDF = {"type": "document_url", "document_url": data_url("application/pdf", document)}
 
 
+RETRIES = RetryConfig("backoff", BackoffStrategy(500, 60_000, 1.5, 600_000), False)
+
+
 class Receipt(BaseModel):
     date: str
     total: str
@@ -60,7 +63,7 @@ def read():
 
 
 async def at_once():
-    async with client() as mistral:
+    async with client(retry_config=RETRIES) as mistral:
         asked = (mistral.ocr.process_async(model=model, document=PDF) for _ in range(8))
         return [told(response) for response in await asyncio.gather(*asked)]
 
@@ -81,9 +84,8 @@ def refused():
 
 
 def one():
-    retries = RetryConfig("backoff", BackoffStrategy(500, 5000, 1.5, 60_000), True)
     with client() as mistral:
-        return told(mistral.ocr.process(model=model, document=IMAGE, retries=retries))
+        return told(mistral.ocr.process(model=model, document=IMAGE, retries=RETRIES))
 
 
 def hasty():
