@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from bench.serving import SHARED
@@ -37,7 +38,7 @@ def test_pages_and_parts_of_pages(client: Client, reading: Watched) -> None:
 
 
 def test_a_name_that_chooses_the_route(client: Client, reading: Watched) -> None:
-    had = client.run("alias", reading.v1, MODEL, RECEIPT)
+    had = client.run("alias", reading.url, MODEL, RECEIPT)  # it adds /v1 by itself
     assert "'glm-ocr:table' not found" in had["refused"]
     assert had["read"] == RECEIPT_TEXT
     (line,) = [line for line in reading.settled() if line["path"] == "/v1/chat/completions"]
@@ -77,6 +78,13 @@ def test_its_own_retries_meet_good_answers(client: Client, simulated: Watched) -
     codes = Counter(line["code"] for line in simulated.settled() if line["route"])
     assert codes[200] == 10
     assert set(codes) == {200, 503}
+
+
+def test_an_engine_that_shuts_down_costs_it_nothing(client: Client, simulated: Watched) -> None:
+    # The engine says 500, which MinerU never retries.
+    httpx.post(f"{simulated.engines[0].url}/faults", json={"kind": "drain"}).raise_for_status()
+    assert len(client.run("few", simulated.v1, MODEL, RECEIPT)) == 10
+    assert [line["code"] for line in simulated.settled() if line["route"]] == [200] * 10
 
 
 def test_it_gives_up_with_the_gateways_words(client: Client, simulated: Watched) -> None:
