@@ -32,7 +32,7 @@ def test_text_tables_and_fields(client: Client, reading: Watched) -> None:
         ("table", "prompt", 200),
         ("key-value", "prompt", 200),
     ]
-    assert lines[0]["seconds"] < 1
+    assert lines[0]["waited"] is None
 
 
 def test_128_pages_in_one_call(client: Client, simulated: Watched) -> None:
