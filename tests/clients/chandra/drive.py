@@ -1,4 +1,4 @@
-"""Chandra with its method `vllm`: `drive.py CASE BASE_URL MODEL FILE...`."""
+"""Chandra with its method `vllm`: `drive.py CASE BASE_URL MODEL FILE [RETRIES]`."""
 
 import contextlib
 import json
@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-case, base_url, model, *files = sys.argv[1:]
+case, base_url, model, file, *options = sys.argv[1:]
 os.environ |= {"VLLM_API_BASE": base_url, "VLLM_MODEL_NAME": model}  # read when it is imported
 
 from chandra.input import load_file  # noqa: E402
@@ -16,7 +16,7 @@ from chandra.scripts.cli import main  # noqa: E402
 
 
 def generate(count=1, prompt_type="ocr_layout", **options):
-    (image,) = load_file(files[0], {})
+    (image,) = load_file(file, {})
     batch = [BatchInputItem(image=image, prompt_type=prompt_type)] * count
     return InferenceManager(method="vllm").generate(batch, **options)
 
@@ -39,8 +39,8 @@ def read():
 
 def convert():
     """Its command, as in a shell."""
-    main([*files, "out"], standalone_mode=False)
-    stem = Path(files[0]).stem
+    main([file, "out"], standalone_mode=False)
+    stem = Path(file).stem
     metadata = json.loads(Path(f"out/{stem}/{stem}_metadata.json").read_text())
     return {"markdown": Path(f"out/{stem}/{stem}.md").read_text(), "pages": metadata["num_pages"]}
 
@@ -50,7 +50,7 @@ def at_once():
 
 
 def one():
-    return told(generate()[0])
+    return told(generate(max_retries=int(options[0]) if options else None)[0])
 
 
 CASES = {"read": read, "convert": convert, "at_once": at_once, "one": one}

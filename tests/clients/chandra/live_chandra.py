@@ -61,6 +61,12 @@ def test_its_own_retry_meets_a_good_answer(client: Client, simulated: Watched) -
     assert codes[-1] == 200
 
 
+def test_one_retry_of_its_own_is_six_requests(client: Client, simulated: Watched) -> None:
+    with simulated.failing("unavailable"):
+        assert client.run("one", simulated.v1, MODEL, RECEIPT, 1)["error"] is True
+    assert [line["code"] for line in simulated.settled()] == [503] * 6
+
+
 def test_killed_it_frees_the_engine(client: Client, simulated: Watched) -> None:
     with simulated.failing("slow", factor=100_000):
         asking = client.start("one", simulated.v1, MODEL, RECEIPT)

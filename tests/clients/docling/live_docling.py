@@ -67,6 +67,13 @@ def test_its_own_retry_meets_a_good_answer(client: Client, simulated: Watched) -
     assert codes[-1] == 200
 
 
+def test_a_busy_gateway_is_asked_six_times(client: Client, simulated: Watched) -> None:
+    with simulated.failing("unavailable"):
+        (had,) = client.run("one", simulated.v1, MODEL, RECEIPT)
+    assert had["status"] == "failure"
+    assert [line["code"] for line in simulated.settled()] == [503] * 6
+
+
 def test_it_tells_why_it_was_refused(client: Client, simulated: Watched) -> None:
     (had,) = client.run("one", simulated.v1, "nobody", RECEIPT)
     assert had["status"] == "failure"

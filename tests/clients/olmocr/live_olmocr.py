@@ -131,6 +131,13 @@ def test_its_own_attempts_meet_a_good_answer(client: Client, tmp_path: Path) -> 
         assert codes[-1] == 200
 
 
+def test_eight_refusals_cost_the_document(client: Client, tmp_path: Path) -> None:
+    with standing_in(tmp_path, *[(503, "overloaded")] * 100) as model:
+        model.open()
+        assert client.run("read", model.gateway.v1, MODEL, small(tmp_path, 1))["documents"] == []
+        assert [line["code"] for line in model.gateway.settled()] == [503] * 8
+
+
 def test_killed_it_frees_the_engine(client: Client, tmp_path: Path) -> None:
     with standing_in(tmp_path) as model:
         asking = client.start("read", model.gateway.v1, MODEL, small(tmp_path, 3))
