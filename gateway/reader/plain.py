@@ -56,7 +56,11 @@ def _without_tags(markdown: str) -> str:
     text = _COMMENT.sub("", markdown)
     text = _BETWEEN_CELLS.sub("\t", text)
     text = _BLOCK.sub("\n", text)
-    return unescape(_INLINE.sub("", text))
+    text = _INLINE.sub("", text)
+    try:
+        return unescape(text)
+    except ValueError:  # a number of thousands of digits
+        return text
 
 
 def _line(line: str) -> str | None:

@@ -45,6 +45,10 @@ def test_words_without_marks_stay(text: str) -> None:
     assert plain(text).split() == text.split()
 
 
+def test_a_character_of_thousands_of_digits_stays_as_it_is() -> None:
+    assert plain(f"a &#{'9' * 5000}; &lt;") == f"a &#{'9' * 5000}; &lt;"
+
+
 @given(st.text(alphabet="*_`~|#<>[]()-! \\\n\tatdr/&;"))
 def test_no_marks_are_too_many(markdown: str) -> None:
     assert len(plain(markdown)) <= len(markdown)
