@@ -27,7 +27,7 @@ from gateway.machine import memory_bytes
 from gateway.metrics import Metrics
 from gateway.ocr import PATH as OCR
 from gateway.ocr import Documents
-from gateway.policy.memory import default_limit
+from gateway.policy.memory import default_documents, default_limit
 from gateway.poller import Poller
 from gateway.reload import Reloader
 from gateway.state import State
@@ -74,13 +74,15 @@ class Gateway:
         self._supervisor = supervisor
         self._discovery = Discovery(config, self._addresses_changed, self._rng)
         fleet = Fleet.of(config)
+        memory = memory_bytes() // config.workers
+        self._documents_at_once = default_documents(memory)
         self.state = State(
             fleet,
             self._engines(config),
             time.monotonic,
             self._rng,
             self._discovery.pending(),
-            default_limit(memory_bytes() // config.workers),
+            default_limit(memory, config.documents.at_once or self._documents_at_once),
         )
         self._metrics = Metrics(self.state)
         self._reloader = Reloader(path, config, self.reload, self._count_reload) if path else None
@@ -164,7 +166,9 @@ class Gateway:
             intake = Intake(vision, fetcher)
             dispatcher = Dispatcher(self.state, client, self._metrics, vision, intake, self._tracing)
             self._dispatcher = dispatcher
-            self._documents = Documents(self.state, dispatcher, self._metrics, vision, fetcher)
+            self._documents = Documents(
+                self.state, dispatcher, self._metrics, vision, fetcher, self._documents_at_once
+            )
             poller = Poller(self.state, client, time.monotonic, self._rng, on_hung=self._restart)
             runs = [poller.run(), self._discovery.run()]
             if self._reloader:

@@ -97,14 +97,17 @@ class Documents:
         metrics: Metrics,
         vision: Vision,
         fetcher: ImageFetcher,
+        at_once: int,
     ) -> None:
+        """Have none open yet; `at_once` are to be, where the configuration does not say."""
         self.state = state
         self.dispatcher = dispatcher
         self.vision = vision
         self._metrics = metrics
         self._fetcher = fetcher
         # A document may take half an hour, one whose key is over its rate as well: no client has all turns.
-        self._turns = Turns(state.fleet.config.documents.at_once, 0, spared=1)
+        self._at_once = at_once
+        self._turns = Turns(at_once, 0, spared=1)
 
     async def dispatch(self, call: Call, answer: Callable[[Reply], Awaitable[None]]) -> None:
         """Answer one request.
@@ -185,7 +188,7 @@ class Documents:
 
     @asynccontextmanager
     async def _turn(self, client: str) -> AsyncIterator[None]:
-        at_once = self.state.fleet.config.documents.at_once
+        at_once = self.state.fleet.config.documents.at_once or self._at_once
         self._turns.resize(at_once)
         try:
             async with asyncio.timeout(_PATIENCE_S):

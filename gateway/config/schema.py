@@ -256,10 +256,13 @@ class RemoteImages(Section):
 
 
 class Documents(Section):
-    """Bounds on documents (POST /v1/ocr), how pages are rendered, and what is asked of one, by route."""
+    """Bounds on documents (POST /v1/ocr), how pages are rendered, and what is asked of one, by route.
+
+    `at_once` None: as many as the memory has room for.
+    """
 
     max_pages: Annotated[int, Field(ge=1, le=100_000)] = 500
-    at_once: Annotated[int, Field(ge=1, le=256)] = 4
+    at_once: Annotated[int, Field(ge=1, le=256)] | None = None
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
     dpi: Annotated[int, Field(ge=36, le=1200)] = 200
     max_side: Annotated[int, Field(ge=256, le=16_384)] = 2400

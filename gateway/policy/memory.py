@@ -6,6 +6,10 @@ _MIB = 2**20
 # What a gateway without requests takes, with room for its connections' buffers; its two processes that look
 # at images, at rest; and what looking may take (gateway.vision).
 _RESERVED = (192 + 128 + 512) * _MIB
+# An open document's process, with what a page made to need it may take (gateway.renderers).
+_DOCUMENT = (96 + 512) * _MIB
+# So much memory for each open document, and no more of them, where nobody says.
+_FOR_A_DOCUMENT, _DOCUMENTS = 2048 * _MIB, 4
 # Resident bytes that a byte held has been measured to cost, at worst: see docs/configuration.md.
 _FACTOR = 3
 # Where there is hardly any memory one large page must still pass.
@@ -28,6 +32,16 @@ def may_hold(more: int, *, own: int, total: int, limit: int) -> bool:
     return own + more <= limit - total - more
 
 
-def default_limit(memory_bytes: int) -> int:
-    """Return the bytes that requests may hold in a process that may use `memory_bytes`."""
-    return max(_LEAST, (memory_bytes - _RESERVED) // _FACTOR)
+def default_documents(memory_bytes: int) -> int:
+    """Return how many documents a process that may use `memory_bytes` may have open at a time."""
+    return min(max(memory_bytes // _FOR_A_DOCUMENT, 1), _DOCUMENTS)
+
+
+def default_limit(memory_bytes: int, documents: int) -> int:
+    """Return the bytes that requests may hold in a process that may use `memory_bytes`, some of it for documents.
+
+    Args:
+        memory_bytes: all there are.
+        documents: how many may be open at a time.
+    """
+    return max(_LEAST, (memory_bytes - _RESERVED - documents * _DOCUMENT) // _FACTOR)

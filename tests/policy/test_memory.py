@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy.memory import default_limit, may_hold
+from gateway.policy.memory import default_documents, default_limit, may_hold
 
 MIB = 2**20
 asks = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 400)), max_size=60)
@@ -48,8 +48,11 @@ def test_many_that_ask_in_turn_get_equal_shares_with_one_more_in_reserve() -> No
 
 
 @pytest.mark.parametrize(
-    ("memory", "limit"),
-    [(128 * MIB, 64 * MIB), (2048 * MIB, 405 * MIB), (16384 * MIB, 5184 * MIB)],
+    ("memory", "documents", "limit"),
+    [(128 * MIB, 1, 64 * MIB), (3072 * MIB, 1, 544 * MIB), (16384 * MIB, 4, 4373 * MIB)],
 )
-def test_the_limit_leaves_room_for_what_a_byte_costs_and_for_the_process(memory: int, limit: int) -> None:
-    assert default_limit(memory) == pytest.approx(limit, abs=MIB)
+def test_the_limit_leaves_room_for_what_a_byte_costs_and_for_the_processes(
+    memory: int, documents: int, limit: int
+) -> None:
+    assert default_documents(memory) == documents
+    assert default_limit(memory, documents) == pytest.approx(limit, abs=MIB)
