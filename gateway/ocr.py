@@ -358,13 +358,13 @@ class _Reading:
             told.error = error
         finally:
             self._held.drop(held)
-            self._slots.release()
         lease = calls[-1].lease if calls else None
         if lease:
             sample = lease.believed()
             told.pool, told.depth = lease.engine.pool, lease.depth
             told.acceptance_length = sample.speculation.length if sample else None
         await self._finish(told, started, done)
+        self._slots.release()  # not before: what a slow client has not read yet is kept
 
     async def _finish(
         self, told: PageResult, started: float, done: Callable[[int, bytes], Awaitable[None]]

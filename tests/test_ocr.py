@@ -340,6 +340,29 @@ async def test_a_page_is_told_while_others_are_read(
     assert "wait" in names
 
 
+async def test_a_client_that_reads_no_pages_has_no_more_of_them_read(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    class Full(ocr._Feed):
+        async def put(self, event: bytes | None) -> None:
+            told.append(event)
+            if len(told) > 1:
+                await asyncio.Event().wait()
+            await super().put(event)
+
+    monkeypatch.setattr(ocr, "_Feed", Full)
+    body = asked(pdf.document(["x"] * 12), stream=True)
+    async with running.http.stream("POST", OCR, json=body):
+        at_once = running.gateway.state.fleet.config.documents.concurrency
+        await until(lambda: len(told) == 1 + at_once)
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        assert running.plain.running == 0
+        assert len(running.plain.requests) == at_once
+
+
 async def test_a_stream_whose_pages_all_fail_ends_with_the_error(running: Running) -> None:
     seen = [
         event async for event in events(running.http, asked(pdf.document(["x"], broken={0}))) if event.name
