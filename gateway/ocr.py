@@ -125,6 +125,7 @@ class Documents:
         call.held = state.memory.hold(call.client)
         reading: _Reading | None = None
         whole: bytes | None = None
+        failed: GatewayError | None = None
         try:
             refuse_draining(state, self._metrics, call)
             fleet = state.fleet
@@ -136,12 +137,12 @@ class Documents:
                 pages = ocr.chosen(request.pages, renderer.pages, fleet.config.documents.max_pages)
                 reading = _Reading(self, call, request, pages, renderer, settings.size)
                 if request.stream:
-                    await _streamed(reading, answer)
+                    failed = await _streamed(reading, answer)
                 else:
                     whole = await _whole(reading, call.held)
             if whole is not None:
                 await answer(Reply(200, _JSON, None, whole, asyncio.get_running_loop().time() + _SENDING_S))
-            call.code = 200
+            call.code, call.error = (failed.status, failed.code or "") if failed else (200, "")
         except GatewayError as error:
             call.code, call.error = error.status, error.code or ""
             raise
@@ -525,32 +526,34 @@ async def _whole(reading: _Reading, held: Held) -> bytes:
     return ocr.whole((kept[index] for index in reading.pages), reading.told())
 
 
-async def _streamed(reading: _Reading, answer: Callable[[Reply], Awaitable[None]]) -> None:
-    """Tell of each page as it is done."""
+async def _streamed(reading: _Reading, answer: Callable[[Reply], Awaitable[None]]) -> GatewayError | None:
+    """Tell of each page as it is done; return the error that it ended with, if it did."""
     feed = _Feed()
     work = asyncio.create_task(_fill(feed, reading))
     try:
         await answer(Reply(200, _EVENTS, None, feed, reading.deadline + _SENDING_S))
+        return await work
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
 
 
-async def _fill(feed: _Feed, reading: _Reading) -> None:
+async def _fill(feed: _Feed, reading: _Reading) -> GatewayError | None:
     async def tell(index: int, page: bytes) -> None:
         await feed.put(ocr.event("ocr.page", page))
 
+    failed: GatewayError | None = None
     try:
         await feed.put(ocr.opened_event(reading.model, reading.pages))
         await reading.run(tell)
-        last = ocr.done_event(reading.told())
     except GatewayError as error:
-        last = ocr.event("error", error_body(error))
+        failed = error
     except Exception:
         log.exception("a document failed unexpectedly")
-        last = ocr.event("error", error_body(_BROKEN))
-    await feed.put(last)
+        failed = _BROKEN
+    await feed.put(ocr.event("error", error_body(failed)) if failed else ocr.done_event(reading.told()))
     await feed.put(None)
+    return failed
 
 
 async def _given(body: bytes, limit: int, held: Held) -> bytes:

@@ -363,12 +363,20 @@ async def test_a_client_that_reads_no_pages_has_no_more_of_them_read(
         assert len(running.plain.requests) == at_once
 
 
-async def test_a_stream_whose_pages_all_fail_ends_with_the_error(running: Running) -> None:
+async def test_a_stream_whose_pages_all_fail_ends_with_the_error_and_counts_as_failed(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gateway.access")
     seen = [
         event async for event in events(running.http, asked(pdf.document(["x"], broken={0}))) if event.name
     ]
     assert [event.name for event in seen] == ["ocr.document", "ocr.page", "error"]
     assert seen[-1].data["error"]["code"] == "invalid_page"
+    await until(lambda: nothing_left(running.gateway))
+    (line,) = [record.fields for record in caplog.records if record.name == "gateway.access"]  # type: ignore[attr-defined]
+    assert (line["code"], line["error"]) == (400, "invalid_page")
+    page, _ = await running.gateway._metrics.page("")
+    assert b'ocr_gateway_requests_total{code="400",pool="",route=""} 1.0' in page
 
 
 async def test_what_cannot_be_opened_is_refused_before_a_stream_begins(running: Running) -> None:
