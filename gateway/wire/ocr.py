@@ -42,6 +42,9 @@ _WORDS = frozenset(("model", "id", "table_format", "document_annotation_prompt")
 _MAX_PARTS = 32
 _MAX_PART_BYTES = 512 * 1024
 
+# The page waits for so long, and its document's turn with it.
+_LONGEST_RETRY_S = 60
+
 # Where a PDF's mark may stand: some writers, and mail, put something before it.
 _PDF, _PDF_BYTES = b"%PDF-", 1024
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -289,7 +292,8 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> GatewayError:
     error = GatewayError(told or f"the engine refused it with HTTP {status}", code="engine_refused")
     error.status, error.kind = status, BadRequest.kind
     if retry_after is not None:
-        error.retry_after = int(retry_after) if re.fullmatch("[0-9]{1,9}", retry_after) else 1
+        told_s = int(retry_after) if re.fullmatch("[0-9]{1,9}", retry_after) else 1
+        error.retry_after = min(told_s, _LONGEST_RETRY_S)
     return error
 
 

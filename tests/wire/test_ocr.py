@@ -380,6 +380,7 @@ def test_an_engines_refusal_keeps_its_words_and_status() -> None:
     )
     assert ocr.refusal(429, b"?", "7").retry_after == 7
     assert ocr.refusal(429, b"?", "Mon").retry_after == 1
+    assert ocr.refusal(429, b"?", "999999999").retry_after == 60
     assert "429" in ocr.refusal(429, b"?", "7").message
 
 
