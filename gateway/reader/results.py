@@ -62,7 +62,7 @@ class Answer:
         page = self.pages[index]
         if error := page.get("error"):
             told = f"page {index} could not be read: {described(error)}"
-            return f"[{told}]" if text else f"<!-- {told.replace('-->', '')} -->"
+            return f"[{told}]" if text else f"<!-- {told.replace('>', '&gt;')} -->"
         markdown = str(page.get("markdown", ""))
         return plain(markdown) if text else markdown.strip("\n")
 

@@ -34,9 +34,10 @@ def test_a_page_that_could_not_be_read_is_named_in_its_place(kind: str) -> None:
     assert answer().failures() == []
 
 
-def test_a_comment_cannot_be_left_from_within() -> None:
-    found = Answer(1, {0: {"markdown": "", "error": {"message": "--> <b>"}}}, REST)
-    assert found.rendered("markdown").decode().count("-->") == 1
+@pytest.mark.parametrize("message", ["--> <b>", "---->>", "--->", "--!>"])
+def test_a_comment_cannot_be_left_from_within(message: str) -> None:
+    found = Answer(1, {0: {"markdown": "", "error": {"message": message}}}, REST)
+    assert found.rendered("markdown").decode().count(">") == 1
 
 
 def test_text_that_is_no_unicode_is_written_all_the_same() -> None:
