@@ -357,7 +357,8 @@ GARBAGE = {
     "chunks that are none": b"POST /v1/completions HTTP/1.1\r\ncontent-type: application/json\r\n"
     b"transfer-encoding: chunked\r\n\r\nzz\r\n",
     "CONNECT": b"CONNECT 10.0.0.1:22 HTTP/1.1\r\nhost: 10.0.0.1:22\r\n\r\n",
-    "a websocket": b"GET /v1/realtime HTTP/1.1\r\nhost: g\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+    "a websocket": b"GET /v1/realtime HTTP/1.1\r\nhost: g\r\nconnection: upgrade\r\n"
+    b"upgrade: websocket\r\n\r\n",
 }
 
 
