@@ -42,7 +42,9 @@ class Model:
 
 
 @contextlib.contextmanager
-def standing_in(folder: Path, *answers: tuple[int, str], **pool: Any) -> Iterator[Model]:
+def standing_in(
+    folder: Path, *answers: tuple[int, str], max_load: int = 256, **route: Any
+) -> Iterator[Model]:
     """Serve it: `answers` are its first ones, by status and text; all are held back until it is opened."""
     gate = asyncio.Event()
     left = list(answers)
@@ -55,10 +57,13 @@ def standing_in(folder: Path, *answers: tuple[int, str], **pool: Any) -> Iterato
     engine = FakeEngine(behave)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(served(engine)) as url:
         config = folder / "routes.yaml"
-        pools = {"plain": {"engines": [url], **pool}}
-        config.write_text(yaml.safe_dump({"model": MODEL, "pools": pools, "routes": {"text": {}}}))
+        pools = {"plain": {"engines": [url], "max_load": max_load}}
+        config.write_text(yaml.safe_dump({"model": MODEL, "pools": pools, "routes": {"text": route}}))
         with watched(config, folder / "gateway.log") as gateway:
-            yield Model(engine, gateway, lambda: portal.call(gate.set))
+            try:
+                yield Model(engine, gateway, lambda: portal.call(gate.set))
+            finally:
+                portal.call(gate.set)
 
 
 @pytest.fixture
@@ -100,21 +105,31 @@ def test_each_attempt_arrives_as_it_was_sent(client: Client, tmp_path: Path) -> 
         assert {line["reason"] for line in model.gateway.settled()} == {"prompt"}
 
 
-def test_two_hundred_at_once(client: Client, tmp_path: Path) -> None:
+def test_a_hundred_pages_at_once(client: Client, tmp_path: Path) -> None:
     with standing_in(tmp_path) as model:
-        asking = client.start("read", model.gateway.v1, MODEL, small(tmp_path, 200))
-        wait(lambda: model.engine.running == 200, "all of them in the engine")
+        asking = client.start("read", model.gateway.v1, MODEL, small(tmp_path, 100))
+        wait(lambda: model.engine.running == 100, "all of them in the engine")
         model.open()
         (document,) = asking.result()["documents"]
-        assert document["pages"] == ["As read by a model."] * 200
-        assert [line["code"] for line in model.gateway.settled()] == [200] * 200
+        assert document["pages"] == ["As read by a model."] * 100
+        assert [line["code"] for line in model.gateway.settled()] == [200] * 100
+
+
+def test_sixteen_hundred_of_its_sockets_at_once(client: Client, tmp_path: Path) -> None:
+    with standing_in(tmp_path, queue={"max_waiting": 1600, "max_wait_s": 600}) as model:
+        asking = client.start("sockets", model.gateway.v1, MODEL, small(tmp_path, 1), 1600)
+        wait(lambda: model.gateway.status()["routes"]["text"]["waiting"] == 1600 - 256, "the rest to wait")
+        wait(lambda: model.engine.running == 256, "a full engine")
+        model.open()
+        assert asking.result() == {"200": 1600}
+        assert [line["code"] for line in model.gateway.settled()] == [200] * 1600
 
 
 def test_what_finds_no_place_waits_instead_of_costing_an_attempt(client: Client, tmp_path: Path) -> None:
     with standing_in(tmp_path, max_load=8) as model:
         asking = client.start("read", model.gateway.v1, MODEL, small(tmp_path, 60))
         wait(lambda: model.gateway.status()["routes"]["text"]["waiting"] == 52, "the rest to wait")
-        assert model.engine.running == 8
+        wait(lambda: model.engine.running == 8, "a full engine")
         model.open()
         (document,) = asking.result()["documents"]
         assert document["fallback"] == 0
