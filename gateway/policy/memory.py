@@ -38,7 +38,7 @@ def default_documents(memory_bytes: int) -> int:
 
 
 def default_limit(memory_bytes: int, documents: int) -> int:
-    """Return the bytes that requests may hold in a process that may use `memory_bytes`, some of it for documents.
+    """Return the bytes that requests may hold in a process that may use `memory_bytes`, beside documents.
 
     Args:
         memory_bytes: all there are.
