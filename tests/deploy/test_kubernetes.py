@@ -958,7 +958,7 @@ MISTAKES = [
         ROUTES,
         FILE,
         replaced("limits:    # infl", "limits:\n  inflight_bytes: 2000000000    # infl"),
-        "2000000000 bytes, and the pod may have 2147483648",
+        "2000000000 bytes, and the pod may have 3221225472",
     ),
     Mistake(
         "a collector out of reach",
