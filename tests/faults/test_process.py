@@ -27,7 +27,8 @@ from tests.faults.clients import ENDLESS, LONG_S, PATIENT, Stand, chat, status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bench.faults import EngineProcess, Sample
+    from bench.faults import EngineProcess, Sample, Tally
+    from bench.serving import Served
 
 CLIENTS = 24
 FEW = 6
@@ -358,6 +359,9 @@ async def test_engines_that_are_killed_stopped_and_continued_again_and_again_los
                     await fault.heal(watch, engine)
                     back = await watch.until(partial(busy, engine), LONG_S)
                     assert back, fault.name
+                    # A request has one retry: what this fault sent elsewhere must have ended before the next.
+                    enough = clients.tally.answered + 4 * CLIENTS
+                    assert await watch.until(partial(has_answered, clients.tally, enough), LONG_S)
             assert (clients.tally.lost, clients.tally.silent) == ({}, 0)
             while any(await watch.open()):  # noqa: ASYNC110 - other processes have no event to wait on
                 await asyncio.sleep(0.05)
@@ -366,14 +370,29 @@ async def test_engines_that_are_killed_stopped_and_continued_again_and_again_los
 @pytest.mark.faults
 async def test_the_embedded_engine_comes_back_and_goes_with_its_gateway(tmp_path: Path) -> None:
     async with serving(ROOT / "routes.yaml") as served:
+        pid = served.engine_pid()
         for number in (signal.SIGKILL, signal.SIGSTOP):
-            pid = served.engine_pid()
             os.kill(pid, number)
             await asyncio.to_thread(ended, pid)
+            pid = await asyncio.to_thread(another, served, pid)
             await asyncio.to_thread(served.wait_ready)
-        pid = served.engine_pid()
         served.process.kill()
         await asyncio.to_thread(ended, pid)
+
+
+def has_answered(tally: Tally, count: int, _: Sample) -> bool:
+    return tally.answered >= count
+
+
+def another(served: Served, pid: int) -> int:
+    """Return the process id of the embedded engine that takes another one's place."""
+    end = time.monotonic() + LONG_S
+    while time.monotonic() < end:
+        with contextlib.suppress(ValueError, OSError):  # there is none yet
+            if (found := served.engine_pid()) != pid:
+                return found
+        time.sleep(0.05)
+    raise AssertionError("it does not come back")
 
 
 def ended(pid: int) -> None:
