@@ -268,6 +268,43 @@ def simulating(
             yield found
 
 
+def check_own_retry(client: Client, served: Watched) -> None:
+    """While engines are busy a client asks again by itself, and has a good answer once they are not."""
+    with served.failing("unavailable"):
+        asking = client.start("one", served.v1, MODEL, RECEIPT)
+        served.seen(code=503)
+    assert asking.result().startswith("This text is simulated")
+    codes = [line["code"] for line in served.settled()]
+    assert set(codes[:-1]) == {503}
+    assert codes[-1] == 200
+
+
+def check_giving_up(client: Client, served: Watched, requests: int) -> None:
+    """Where engines stay busy a client gives up after so many requests, with the engine's own words."""
+    with served.failing("unavailable"):
+        told = client.start("one", served.v1, MODEL, RECEIPT).failed()
+    assert "the engine takes no more work now" in told
+    assert [line["code"] for line in served.settled()] == [503] * requests
+
+
+def check_killed_in_mid_stream(client: Client, served: Watched) -> None:
+    """A client that is killed while its stream comes leaves the engine without work."""
+    asking = client.start("leave", served.v1, MODEL, RECEIPT)
+    assert asking.said() == "This"
+    assert served.running() == 1
+    asking.kill()
+    assert [line["code"] for line in served.settled()] == [499]
+
+
+def check_killed_at_work(client: Client, served: Watched) -> None:
+    """A client that is killed while it waits for an answer leaves the engine without work."""
+    with served.failing("slow", factor=1000):
+        asking = client.start("leave", served.v1, MODEL, RECEIPT)
+        wait(served.running, "the engine works")
+        asking.kill()
+        assert [line["code"] for line in served.settled()] == [499]
+
+
 def check_snippet(client: Client, served: Watched) -> None:
     """Run the snippet of docs/clients.md in a client's environment; what it prints must be what is shown."""
     code, shown = snippet(client.folder.name)

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import pdf
-from tests.clients.frame import MODEL, RECEIPT, RECEIPT_TEXT, check_snippet
+from tests.clients.frame import (
+    MODEL,
+    RECEIPT,
+    RECEIPT_TEXT,
+    check_giving_up,
+    check_killed_in_mid_stream,
+    check_own_retry,
+    check_snippet,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,20 +51,11 @@ def test_forty_at_once(client: Client, simulated: Watched) -> None:
 
 
 def test_its_own_retry_meets_a_good_answer(client: Client, simulated: Watched) -> None:
-    with simulated.failing("unavailable"):
-        asking = client.start("one", simulated.v1, MODEL, RECEIPT)
-        simulated.seen(code=503)
-    assert asking.result().startswith("This text is simulated")
-    codes = [line["code"] for line in simulated.settled()]
-    assert set(codes[:-1]) == {503}
-    assert codes[-1] == 200
+    check_own_retry(client, simulated)
 
 
 def test_it_gives_up_after_three_and_tells_why(client: Client, simulated: Watched) -> None:
-    with simulated.failing("unavailable"):
-        told = client.start("one", simulated.v1, MODEL, RECEIPT).failed()
-    assert "the engine takes no more work now" in told
-    assert [line["code"] for line in simulated.settled()] == [503] * 3
+    check_giving_up(client, simulated, requests=3)
 
 
 def test_num_retries_multiplies(client: Client, simulated: Watched) -> None:
@@ -71,11 +70,7 @@ def test_it_tells_why_it_was_refused(client: Client, simulated: Watched) -> None
 
 
 def test_killed_in_mid_stream_it_frees_the_engine(client: Client, simulated: Watched) -> None:
-    asking = client.start("leave", simulated.v1, MODEL, RECEIPT)
-    assert asking.said() == "This"
-    assert simulated.running() == 1
-    asking.kill()
-    assert [line["code"] for line in simulated.settled()] == [499]
+    check_killed_in_mid_stream(client, simulated)
 
 
 def test_documents(client: Client, reading: Watched, tmp_path: Path) -> None:

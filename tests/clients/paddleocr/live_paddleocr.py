@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.serving import SHARED
-from tests.clients.frame import MODEL, RECEIPT, RECEIPT_TEXT, check_snippet, wait
+from tests.clients.frame import MODEL, RECEIPT, RECEIPT_TEXT, check_killed_at_work, check_snippet
 
 if TYPE_CHECKING:
     from tests.clients.frame import Client, Watched
@@ -72,11 +72,7 @@ def test_it_gives_up_with_the_gateways_words(client: Client, simulated: Watched)
 
 
 def test_killed_it_frees_the_engine(client: Client, simulated: Watched) -> None:
-    with simulated.failing("slow", factor=1000):
-        asking = client.start("leave", simulated.v1, MODEL, RECEIPT)
-        wait(simulated.running, "the engine works")
-        asking.kill()
-        assert [line["code"] for line in simulated.settled()] == [499]
+    check_killed_at_work(client, simulated)
 
 
 def test_the_documented_snippet(client: Client, reading: Watched) -> None:
