@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -34,6 +34,7 @@ from gateway.wire.pixels import decoding_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
     from typing import Self
 
     from gateway.dispatch import Dispatcher
@@ -442,6 +443,7 @@ class _Reading:
             tried(call)
             self.asked += 1
             failed: GatewayError
+            line: AbstractAsyncContextManager[None]
             try:
                 async with asyncio.timeout_at(self.deadline):
                     return await self._answered(call)
@@ -453,7 +455,7 @@ class _Reading:
                 failures += 1
                 if error.status not in _AGAIN or failures == _ATTEMPTS:
                     raise
-                failed, line = error, asyncio.Lock()
+                failed, line = error, nullcontext()
             try:
                 # One behind the other at a limit of the key's own: all at once would ask for the same place.
                 async with asyncio.timeout_at(self.deadline), line:
