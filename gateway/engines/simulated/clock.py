@@ -93,7 +93,6 @@ class Clock:
 
     Attributes:
         counters: the work done so far; may be replaced by `ClockCounters(depth)` to start anew.
-        slowness: factor on every step that begins from now on.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class Clock:
         self._depth = depth
         self._end: float | None = None
         self.depth = depth
-        self.slowness = 1.0
+        self._slowness = 1.0
         self.counters = ClockCounters(depth)
 
     @property
@@ -174,6 +173,12 @@ class Clock:
         self._waiting.append((id, route, tokens))
         if self._end is None:
             self._begin(now)
+
+    def slow(self, factor: float, now: float) -> None:
+        """Have steps take `factor` times as long from now on, what is left of the current one too."""
+        if self._end is not None and self._end > now:
+            self._end = now + (self._end - now) * factor / self._slowness
+        self._slowness = factor
 
     def draw_length(self, route: str) -> int:
         """Draw the length of an answer, in tokens."""
@@ -238,7 +243,7 @@ class Clock:
         prefill: dict[str, int] = {}
         for _, route, _ in self._entering:
             prefill[route] = prefill.get(route, 0) + 1
-        self._end = now + self.slowness * self._fit.step_s(size, self._depth, prefill)
+        self._end = now + self._slowness * self._fit.step_s(size, self._depth, prefill)
 
     def _decode(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Take this step's tokens off what remains; return accepted draft tokens and delivered tokens."""

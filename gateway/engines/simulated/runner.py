@@ -23,6 +23,7 @@ MAX_NUM_SEQS = 1024
 # Virtual seconds; a machine that is later than this does not catch up: the simulation takes longer. While
 # steps are made up for, nobody's next request can come in between, and the engine stands half empty.
 _LATE_S = 0.05
+_NAP_S = 0.1
 
 
 class Job:
@@ -103,15 +104,6 @@ class Runner:
         self.reset()
 
     @property
-    def slowness(self) -> float:
-        """Factor on the time of every step that begins from now on."""
-        return self._clock.slowness
-
-    @slowness.setter
-    def slowness(self, factor: float) -> None:
-        self._clock.slowness = factor
-
-    @property
     def clock_s(self) -> float:
         """Virtual seconds since the first call of anything here.
 
@@ -141,6 +133,10 @@ class Runner:
             self._jobs.remove(job)
             self._clock.abort(job)
             self._finished["abort"] += 1
+
+    def slow(self, factor: float) -> None:
+        """Have steps take `factor` times as long from now on, what is left of the current one too."""
+        self._clock.slow(factor, max(self._now(), self._last_end))
 
     def pause(self) -> None:
         """Stop the clock: nothing is delivered until `resume`."""
@@ -188,8 +184,8 @@ class Runner:
                 await self._work.wait()
                 continue
             wait = (end - self._now()) / self._scale
-            # The sleep of zero lets requests send what they have.
-            await asyncio.sleep(max(0.0, wait))
+            # The sleep of zero lets requests send what they have. A slow step may yet be over sooner.
+            await asyncio.sleep(min(max(0.0, wait), _NAP_S))
             if wait <= 0 and self._paused_at is None:
                 self._step(end)
 

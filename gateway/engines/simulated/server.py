@@ -191,7 +191,7 @@ class SimulatedEngine:
             self._runner.reset()
             return
         self._fault = fault
-        self._runner.slowness = fault.factor if fault.kind == "slow" else 1.0
+        self._runner.slow(fault.factor if fault.kind == "slow" else 1.0)
         if fault.kind in ("hang", "sleep"):
             self._runner.pause()
         else:

@@ -180,10 +180,22 @@ def test_a_slow_engine_takes_longer() -> None:
     times = []
     for slowness in (1.0, 4.0):
         engine = clock()
-        engine.slowness = slowness
+        engine.slow(slowness, now=0.0)
         engine.add("a", "text", 10, now=0.0)
         times.append(engine.next_at())
     assert times[1] == pytest.approx(4 * (times[0] or 0))
+
+
+def test_what_is_left_of_a_step_is_slow_until_the_engine_is_healed() -> None:
+    engine = clock()
+    engine.add("a", "text", 10, now=0.0)
+    whole = engine.next_at() or 0
+    engine.slow(1000.0, now=whole / 2)
+    assert engine.next_at() == pytest.approx(whole / 2 + 1000 * whole / 2)
+    engine.slow(1.0, now=whole)
+    assert engine.next_at() == pytest.approx(whole + whole * 999 / 2000)
+    engine.slow(1000.0, now=2 * whole)
+    assert engine.next_at() == pytest.approx(whole + whole * 999 / 2000)
 
 
 def test_counters_can_start_anew() -> None:

@@ -186,7 +186,10 @@ async def test_counters_start_anew_while_requests_go_on() -> None:
         assert (counts.running, counts.finished, counts.awake) == (1, {}, False)
 
 
-async def test_slowness_is_the_clocks() -> None:
-    async with running() as runner:
-        runner.slowness = 7
-        assert runner.slowness == 7
+async def test_a_healed_engine_goes_on_at_once() -> None:
+    async with running(time_scale=1) as runner:
+        runner.slow(1e6)  # a step of hours
+        job = runner.submit(request(2))
+        await asyncio.sleep(0)
+        runner.slow(1.0)
+        await ended(job)
