@@ -161,9 +161,9 @@ class Headers:
             return
         given = _header(scope, b"x-request-id")
         request_id = given if given and _SANE_ID.fullmatch(given) else os.urandom(16).hex()
-        # The server leaves the body of a HEAD away by itself.
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        scope = {**scope, "method": method, "state": {**scope.get("state", {}), "request_id": request_id}}
+        scope.setdefault("state", {})["request_id"] = request_id
+        if scope["method"] == "HEAD":  # the server, which keeps the scope as it was, leaves the body away
+            scope = {**scope, "method": "GET"}
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
