@@ -23,6 +23,7 @@ MAX_NUM_SEQS = 1024
 # Virtual seconds; a machine that is later than this does not catch up: the simulation takes longer. While
 # steps are made up for, nobody's next request can come in between, and the engine stands half empty.
 _LATE_S = 0.05
+# Seconds after which a step's end is looked at again: it comes sooner where the engine is slow no more.
 _NAP_S = 0.1
 
 
@@ -184,7 +185,7 @@ class Runner:
                 await self._work.wait()
                 continue
             wait = (end - self._now()) / self._scale
-            # The sleep of zero lets requests send what they have. A slow step may yet be over sooner.
+            # The sleep of zero lets requests send what they have.
             await asyncio.sleep(min(max(0.0, wait), _NAP_S))
             if wait <= 0 and self._paused_at is None:
                 self._step(end)
