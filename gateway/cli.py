@@ -251,7 +251,10 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", type=_port, default=8000, help="default: 8000; 0: any free one")
     serve.add_argument("--log-format", choices=("text", "json"), default="text", help="default: text")
     serve.add_argument(
-        "--log-level", choices=("info", "debug"), default="info", help="debug: every choice, with its reasons"
+        "--log-level",
+        choices=("warning", "info", "debug"),
+        default="info",
+        help="warning: no line for each request; debug: every choice, with its reasons; default: info",
     )
     shared: dict[str, Any] = {"type": _workers, "default": 1, "metavar": "N"}
     serve.add_argument(

@@ -65,6 +65,15 @@ def test_text_lines_leave_out_what_is_empty(capfd: pytest.CaptureFixture[str]) -
     assert "    which led to" in trace
 
 
+def test_requests_have_no_lines_where_warnings_alone_are_wanted(capfd: pytest.CaptureFixture[str]) -> None:
+    logs.configure("text", "warning")
+    Line(logging.getLogger("gateway.access"), "request").write({"code": 200})
+    logging.getLogger("gateway.state").warning("an engine hangs")
+    logging.getLogger().handlers[0].flush()
+    (only,) = capfd.readouterr().err.splitlines()
+    assert only.endswith("WARNING an engine hangs")
+
+
 def test_a_trace_tells_all_that_led_to_an_error_and_nothing_of_what_it_was_about() -> None:
     def failed(word: str) -> Exception:
         try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 HOME = Path(os.environ.get("OVERHEAD_HOME") or CACHE / "ocr-gateway-rivals")
-OURS, DIRECT = "ocr-gateway", "direct"
+OURS, QUIET, DIRECT = "ocr-gateway", "ocr-gateway-quiet", "direct"
 
 # A fresh one each time, for a gateway that does not start without.
 _KEY = f"sk-{secrets.token_hex(24)}"
@@ -249,6 +249,12 @@ def ours(name: str = OURS, checkout: Path = ROOT) -> Peer:
     )
 
 
+def _quiet() -> Peer:
+    peer = ours(QUIET)
+    lacks = "write a line of log for each request (`--log-level warning`), as the others below do not either"
+    return replace(peer, lacks=lacks, command=(*peer.command, "--log-level", "warning"))
+
+
 _PROXY_LACKS = "sort, check images, account, retry, bound, queue, watch engines' health"
 _LITELLM_COMMAND = ("$home/venv/litellm/bin/litellm", "--config", "$run/litellm.yaml", "--host", "127.0.0.1")
 
@@ -257,6 +263,7 @@ PEERS = {
     for peer in (
         Peer(DIRECT, "everything: no gateway"),
         ours(),
+        _quiet(),
         _nginx(
             "nginx",
             "read the request: sort, check, choose by model or load, account; it keeps the body in memory",

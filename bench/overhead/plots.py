@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 from matplotlib.ticker import NullFormatter
 
-from bench.overhead.peers import DIRECT, OURS
+from bench.overhead.peers import DIRECT, OURS, QUIET
 from bench.overhead.results import number
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _panel(
     axes.barh(
         names,
         [found[name] for name in names],
-        color=["tab:blue" if name == OURS else "tab:gray" for name in names],
+        color=["tab:blue" if name in (OURS, QUIET) else "tab:gray" for name in names],
     )
     for place, name in enumerate(names):
         axes.text(found[name], place, f" {number(found[name])}", va="center", fontsize=7)
