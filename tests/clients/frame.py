@@ -296,10 +296,10 @@ def check_killed_in_mid_stream(client: Client, served: Watched) -> None:
     assert [line["code"] for line in served.settled()] == [499]
 
 
-def check_killed_at_work(client: Client, served: Watched) -> None:
+def check_killed_at_work(client: Client, served: Watched, case: str = "leave") -> None:
     """A client that is killed while it waits for an answer leaves the engine without work."""
-    with served.failing("slow", factor=1000):
-        asking = client.start("leave", served.v1, MODEL, RECEIPT)
+    with served.failing("slow", factor=100_000):
+        asking = client.start(case, served.v1, MODEL, RECEIPT)
         wait(served.running, "the engine works")
         asking.kill()
         assert [line["code"] for line in served.settled()] == [499]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests import pdf
-from tests.clients.frame import MODEL, RECEIPT, check_snippet, wait
+from tests.clients.frame import MODEL, RECEIPT, check_killed_at_work, check_snippet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,12 +68,7 @@ def test_one_retry_of_its_own_is_six_requests(client: Client, simulated: Watched
 
 
 def test_killed_it_frees_the_engine(client: Client, simulated: Watched) -> None:
-    with simulated.failing("slow", factor=100_000):
-        asking = client.start("one", simulated.v1, MODEL, RECEIPT)
-        wait(simulated.running, "a request in an engine")
-        asking.kill()
-        wait(lambda: not simulated.running(), "engines without a request")
-    assert [line["code"] for line in simulated.settled()] == [499]
+    check_killed_at_work(client, simulated, "one")
 
 
 def test_the_documented_snippet(client: Client, reading: Watched) -> None:
