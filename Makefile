@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 SBOM ?= sbom
 MINUTES ?= 30
-AROUND := tests/engines tests/sizing tests/sweep tests/demo tests/reader tests/fuzz tests/test_workers.py tests/test_lookers.py
+AROUND := tests/engines tests/tools tests/fuzz tests/server/test_workers.py tests/images/test_worker_pool.py
 UV := uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet
 
 .PHONY: run test test-gateway test-around test-browser test-clients test-vllm test-image test-faults fuzz soak rehearse check bench stack sbom lock clean

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.config import parse
-from gateway.fleet import Fleet
-from gateway.ledger import Kind, Ledger
-from gateway.metrics import Metrics
 from gateway.model import Engine, Reading, Speculation
-from gateway.policy.acceptance import of_answer
-from gateway.state import Lease, State
-from gateway.wire.openai import StreamChunk, read_chunk
-from gateway.wire.vllm import read_speculation, speculative_object
+from gateway.policy.account.acceptance import of_answer
+from gateway.state.fleet import Fleet
+from gateway.state.ledger import Kind, Ledger
+from gateway.state.store import Lease, State
+from gateway.telemetry.metrics import Metrics
+from gateway.wire.openai.completions import StreamChunk, read_chunk
+from gateway.wire.vllm.engine import read_speculation, speculative_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable

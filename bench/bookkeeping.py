@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from bench.stubs import engine_page
 from gateway.config import parse
-from gateway.fleet import Fleet
-from gateway.ledger import Kind
-from gateway.logs import Line, LogFormat, _Formatter, _Writer
-from gateway.metrics import Metrics
 from gateway.model import Decision, Engine, Reading, Reason, SortDecision, Speculation, Usage
-from gateway.policy.breaker import Outcome
-from gateway.state import Lease, State
-from gateway.wire.vllm import read_metrics
+from gateway.policy.fail.breaker import Outcome
+from gateway.state.fleet import Fleet
+from gateway.state.ledger import Kind
+from gateway.state.store import Lease, State
+from gateway.telemetry.logs import Line, LogFormat, _Formatter, _Writer
+from gateway.telemetry.metrics import Metrics
+from gateway.wire.vllm.engine import read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -29,7 +29,7 @@ import uvloop
 
 from bench.faults import Clients, Tally, engine_processes, serving, write_config
 from bench.serving import ROOT
-from gateway.server import allow_many_connections
+from gateway.server.listen import allow_many_connections
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence

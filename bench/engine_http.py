@@ -19,11 +19,11 @@ import aiohttp
 import uvloop
 
 from bench.stubs import Engines
-from gateway.client import EngineClient
-from gateway.machine import keep_memory
 from gateway.model import Engine
+from gateway.server.machine import keep_memory
+from gateway.upstream.client import EngineClient
 from gateway.wire import openai, sse
-from gateway.wire.steps import Steps
+from gateway.wire.openai.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

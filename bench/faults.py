@@ -30,8 +30,8 @@ import yaml
 from PIL import Image
 
 from bench.serving import ROOT, Served, free_port, serve
-from gateway.engines.simulated.model import Fit, throughput
-from gateway.wire.vllm import read_metrics
+from gateway.engines.simulated.step_model import Fit, throughput
+from gateway.wire.vllm.engine import read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence

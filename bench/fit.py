@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from gateway.engines.simulated.model import MAX_DEPTH, Fit, RouteShape, StepCosts, throughput
+from gateway.engines.simulated.step_model import MAX_DEPTH, Fit, RouteShape, StepCosts, throughput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SHIPPED = Path(__file__).resolve().parents[1] / "gateway/data/fits/h100-9b.json"
+SHIPPED = Path(__file__).resolve().parents[1] / "gateway/engines/simulated/fits/h100-9b.json"
 SOURCE = (
     "Simulated. Fitted by bench/fit.py to the figures that the Reducto ML team published in 'When does "
     "accepted speculative decoding translate into higher throughput and lower latency?' (9B on one H100)."

@@ -1,5 +1,5 @@
 """What the event loop notices of images that are looked at beside it, and what a look costs: in threads, in a
-pool of processes, and as the gateway does it (gateway.vision).
+pool of processes, and as the gateway does it (gateway.images.inspector).
 
 `python -m bench.looking` asks for eight images at a time, for some seconds each way, while a heartbeat on the
 loop tells how late it comes. With --core all share one core, as a gateway in a container of one CPU does.
@@ -27,9 +27,9 @@ import numpy as np
 import uvloop
 from PIL import Image, ImageDraw, ImageFont
 
-from gateway.looker import layout_model, look
-from gateway.vision import LOOKERS, Vision
-from gateway.wire.images import parse_data_url
+from gateway.images.inspector import LOOKERS, Vision
+from gateway.images.worker import layout_model, look
+from gateway.wire.image.headers import parse_data_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from gateway.machine import keep_memory
-from gateway.policy.sorting import SortRules, sort
-from gateway.wire import images, openai
+from gateway.policy.sort.evidence import SortRules, sort
+from gateway.server.machine import keep_memory
+from gateway.wire import openai
+from gateway.wire.image import headers
+from gateway.wire.image.pixels import open_image, read_head
+from gateway.wire.image.structure import count_scans
 from gateway.wire.lift import Lifted
-from gateway.wire.pixels import open_image, read_head
-from gateway.wire.structure import count_scans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +66,8 @@ def request_of(image: bytes | None, prompt: str = PROMPT) -> bytes:
 def taken(request: openai.CompletionRequest) -> tuple[Any, ...]:
     """Do with a request what the gateway does, up to an engine's choice."""
     for part in request.images:
-        data = images.parse_data_url(part.url).data if part.data is None else part.data
-        images.inspect(data, max_pixels=PIXELS)
+        data = headers.parse_data_url(part.url).data if part.data is None else part.data
+        headers.inspect(data, max_pixels=PIXELS)
     sort(request.facts, RULES)
     return openai.rewritten(request)
 

@@ -24,14 +24,14 @@ from bench.choice.fleet import MAX_NUM_SEQS, ROUTES, Fleet, Pool, World
 from bench.choice.sweep import FITS, SEEDS, Sweep, engine_schedule, fit_of, measured, needed
 from bench.choice.trace import DAY
 from bench.serving import ROOT
-from gateway.sizing import profiles
-from gateway.sizing.command import planned
-from gateway.sizing.load import binned, read_csv
+from gateway.tools.plan import engine_kinds
+from gateway.tools.plan.load_history import binned, read_csv
+from gateway.tools.plan.plan_command import planned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from gateway.policy.composition import Advice
+    from gateway.policy.choose.composition import Advice
 
     # Seconds, then clients of each route; linear between.
     Day = Sequence[tuple[float, int, int, int]]
@@ -133,7 +133,7 @@ def plan(fit: str, day: Day, sweep: Sweep, seed: int | None, depths: Sequence[in
         path = Path(folder)
         sweep.write_profiles(path, pools_of(fit, depths), seed)
         write_day(path / "day.csv", day)
-        found = profiles.read(path)
+        found = engine_kinds.read(path)
         load = binned(read_csv(path / "day.csv"), found.routes)
     return planned(found, load, ENGINES, MAX_NUM_SEQS)
 

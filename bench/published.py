@@ -27,14 +27,14 @@ from bench.choice.fleet import MAX_NUM_SEQS, Fleet, Pool
 from bench.faults import FIT, PROMPTS, engine_processes
 from bench.fit import PUBLISHED, PUBLISHED_LENGTHS
 from bench.serving import ROOT
-from gateway.engines.simulated.model import Fit, throughput
-from gateway.sweep.report import Written
+from gateway.engines.simulated.step_model import Fit, throughput
+from gateway.tools.sweep.report import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bench.faults import EngineProcess
-    from gateway.sweep.model import Results, Window
+    from gateway.tools.sweep.sweep_values import Results, Window
 
 DEPTHS = (0, 1, 2, 3, 4, 8, 16)
 QUICK_DEPTHS = (0, 3)

@@ -15,9 +15,9 @@ import numpy as np
 import PIL
 
 from bench.serving import ROOT, SHARED
-from gateway.looker import layout_model
-from gateway.policy.layout import THUMBNAIL_SIDE, LayoutModel, guess
-from gateway.wire.pixels import thumbnail
+from gateway.images.worker import layout_model
+from gateway.policy.sort.layout import THUMBNAIL_SIDE, LayoutModel, guess
+from gateway.wire.image.pixels import thumbnail
 
 OUT = Path(__file__).with_name("out")
 # Cases whose label can be argued about, named as such by the labelling rules.

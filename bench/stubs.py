@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, cast
 
 from PIL import Image
 
-from gateway.engines.replies import DONE, chunk_choice, event, usage, whole_choice
+from gateway.engines.vllm_json import DONE, chunk_choice, event, usage, whole_choice
 from gateway.model import Speculation
-from gateway.wire.vllm import EngineCounts, metrics_page
+from gateway.wire.vllm.engine import EngineCounts, metrics_page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 MODEL = "glm-ocr"
 EVENTS, GAP_S = 64, 0.005
-# vLLM's page with a speculative config; `gateway.client` says the same of it.
+# vLLM's page with a speculative config; `gateway.upstream.client` says the same of it.
 PAGE_BYTES = 60_000
 _HEAD_END = b"\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"

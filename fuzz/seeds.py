@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fuzz import target
 from gateway.model import Speculation
-from gateway.wire.vllm import EngineCounts, Simulated, metrics_page, speculative_object
+from gateway.wire.vllm.engine import EngineCounts, Simulated, metrics_page, speculative_object
 from tests.fuzz.seeds import CHAT, OCR, RESPONSES, images, seeds
 from tests.support import CONFIG, USAGE, chunk, completion, response, response_events
 

@@ -13,23 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.config import parse as parse_config
-from gateway.config.keys import MIN_KEY_LENGTH, parse_keys
+from gateway.config.api_keys import MIN_KEY_LENGTH, parse_keys
 from gateway.errors import BadImage, BadRequest, ConfigError, EngineFailed
-from gateway.wire import (
-    head,
-    images,
-    ocr,
-    openai,
-    pixels,
-    remote,
-    responses,
-    sse,
-    structure,
-    tables,
-    trace_context,
-    vllm,
-    vllm_bench,
-)
+from gateway.wire import openai, responses, sse
+from gateway.wire.http import head, trace_context
+from gateway.wire.image import headers, pixels, remote_url, structure
+from gateway.wire.mistral import ocr, page_tables
+from gateway.wire.vllm import bench_results, engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,35 +122,35 @@ def _response_answer(data: bytes) -> None:
 
 
 def _metrics(data: bytes) -> None:
-    for read in (vllm.read_metrics, vllm.read_work):
+    for read in (engine.read_metrics, engine.read_work):
         with contextlib.suppress(ValueError):
             read(data)
     with contextlib.suppress(ValueError):
-        found = vllm.read_metrics(data)
+        found = engine.read_metrics(data)
         positions = [len(one.accepted_per_position) for one in found.speculation.values()]
         _must(max(positions, default=0) <= 128, "positions are bounded")
 
 
 def _speculation(data: bytes) -> None:
-    found = vllm.read_speculation(data)
+    found = engine.read_speculation(data)
     _must(found is None or (found.adds_up and (found.length or 1) >= 1), "figures that are told add up")
     with contextlib.suppress(ValueError):
-        vllm.read_version(data)
+        engine.read_version(data)
 
 
 def _data_url(data: bytes) -> None:
     try:
-        url = images.parse_data_url(data)
+        url = headers.parse_data_url(data)
     except BadImage:
         return
     if url.repaired is not None:
-        again = images.parse_data_url(url.repaired)
+        again = headers.parse_data_url(url.repaired)
         _must((again.data, again.repaired) == (url.data, None), "what is mended needs no mending")
 
 
 def _image(data: bytes) -> None:
     try:
-        info = images.inspect(data, max_pixels=_MAX_PIXELS)
+        info = headers.inspect(data, max_pixels=_MAX_PIXELS)
     except BadImage:
         return
     _must(info.width * info.height <= _MAX_PIXELS, "pixels are bounded")
@@ -170,7 +160,7 @@ def _image(data: bytes) -> None:
 
 def _bench(data: bytes) -> None:
     with contextlib.suppress(ValueError):
-        vllm_bench.read(data)
+        bench_results.read(data)
 
 
 def _config(data: bytes) -> None:
@@ -205,14 +195,14 @@ def _head(data: bytes) -> None:
 
 
 def _url(data: bytes) -> None:
-    remote.is_remote(data)
-    url = remote.parse_remote(data)
+    remote_url.is_remote(data)
+    url = remote_url.parse_remote(data)
     if url is None:
         return
-    _must(len(url.text) <= remote.MAX_LENGTH + 16 and url.text.isascii(), "a URL is bounded and plain")
-    _must(remote.parse_remote(url.text.encode()) == url, "a URL in its one spelling is the same")
+    _must(len(url.text) <= remote_url.MAX_LENGTH + 16 and url.text.isascii(), "a URL is bounded and plain")
+    _must(remote_url.parse_remote(url.text.encode()) == url, "a URL in its one spelling is the same")
     for location in (data.decode("latin-1"), url.target, "//a/b", "../c", "ftp://x/"):
-        led = remote.redirected(url, location)
+        led = remote_url.redirected(url, location)
         _must(led is None or led.scheme in ("http", "https"), "a redirect stays within http")
         _must(led is None or (url.scheme, led.scheme) != ("https", "http"), "a redirect stays encrypted")
 
@@ -265,7 +255,7 @@ def _ocr(parse: Callable[[bytes], ocr.OcrRequest], data: bytes) -> None:
 def _tables(data: bytes) -> None:
     page = data.decode("utf-8", "replace")
     for wanted in ("html", "markdown"):
-        text, found = tables.lift_tables(page, wanted)
+        text, found = page_tables.lift_tables(page, wanted)
         _must(all(f"[{one.id}]({one.id})" in text for one in found), "a table leaves a link")
 
 

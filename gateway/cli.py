@@ -13,17 +13,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway import __version__, app, engine_args, logs, server, workers
+from gateway import __version__
 from gateway.config import load
 from gateway.errors import ConfigError, GatewayError
-from gateway.fleet import Fleet, sort_rules
-from gateway.looker import layout_model, look
+from gateway.images.worker import layout_model, look
 from gateway.model import SortFacts
-from gateway.policy import sorting
-from gateway.reader.options import arguments as ocr_arguments
-from gateway.sizing import command as sizing
-from gateway.sweep.options import arguments as sweep_arguments
-from gateway.wire import images
+from gateway.policy.sort import evidence
+from gateway.server import app, listen, workers
+from gateway.state.fleet import Fleet, sort_rules
+from gateway.telemetry import logs
+from gateway.tools import engine_args
+from gateway.tools.ocr.ocr_options import arguments as ocr_arguments
+from gateway.tools.plan import plan_command as sizing
+from gateway.tools.sweep.sweep_options import arguments as sweep_arguments
+from gateway.wire.image import headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +61,7 @@ def _serve(options: argparse.Namespace) -> int:
     if options.workers > 1:
         log_as = options.log_format, options.log_level
         return workers.serve(config, options.config, options.host, options.port, log_as)
-    server.serve(config, options.config, options.host, options.port)
+    listen.serve(config, options.config, options.host, options.port)
     return 0
 
 
@@ -108,10 +111,10 @@ def _sort(options: argparse.Namespace) -> int:
         started = time.perf_counter()
         try:
             data = path.read_bytes()
-            images.inspect(data, max_pixels=config.limits.image_pixels)
-            decision = sorting.sort(SortFacts(prompt=options.prompt, has_image=True), rules)
+            headers.inspect(data, max_pixels=config.limits.image_pixels)
+            decision = evidence.sort(SortFacts(prompt=options.prompt, has_image=True), rules)
             if decision is None:
-                decision = sorting.sort_by_layout(look(data, model), rules)
+                decision = evidence.sort_by_layout(look(data, model), rules)
         except (GatewayError, OSError) as error:
             failed = True
             print(f"{path}: {error}", file=sys.stderr)
@@ -153,7 +156,9 @@ def _patch(config: Config, pools: Sequence[str], path: Path) -> str:
 
 
 def _embedded_engine(options: argparse.Namespace) -> int:
-    from gateway.engines.embedded.server import main as serve_embedded  # heavy: only where it is asked for
+    from gateway.engines.embedded.embedded_server import (
+        main as serve_embedded,  # heavy: only where it is asked for
+    )
 
     print(
         f"the embedded engine loads its models, then serves on http://{options.host}:{options.port}",
@@ -165,18 +170,20 @@ def _embedded_engine(options: argparse.Namespace) -> int:
 
 def _simulated_engine(options: argparse.Namespace) -> int:
     # numpy's generators: only where they are asked for
-    from gateway.engines.simulated import model, server
+    from gateway.engines.simulated import simulated_server, step_model
 
-    named = options.model_file in model.builtin_fits()
-    fit = model.Fit.builtin(options.model_file) if named else model.Fit.load(Path(options.model_file))
+    named = options.model_file in step_model.builtin_fits()
+    fit = (
+        step_model.Fit.builtin(options.model_file) if named else step_model.Fit.load(Path(options.model_file))
+    )
     try:
-        model.Depths(options.depth, options.schedule)
+        step_model.Depths(options.depth, options.schedule)
     except ValueError as error:
         raise ConfigError([f"simulated-engine: {error}"]) from error
     print(
         f"a simulated engine, fit {fit.name}, serves on http://{options.host}:{options.port}", file=sys.stderr
     )
-    server.main(
+    simulated_server.main(
         fit,
         host=options.host,
         port=options.port,
@@ -194,20 +201,20 @@ def _simulated_engine(options: argparse.Namespace) -> int:
 def _sweep(options: argparse.Namespace) -> int:
     if missing := [name for name in ("matplotlib", "rich") if importlib.util.find_spec(name) is None]:
         raise ConfigError([f"sweep needs {' and '.join(missing)}: pip install 'ocr-gateway[sweep]'"])
-    from gateway.sweep.command import run  # what it imports takes a second
+    from gateway.tools.sweep.sweep_command import run  # what it imports takes a second
 
-    server.allow_many_connections()
+    listen.allow_many_connections()
     return run(options)
 
 
 def _ocr(options: argparse.Namespace) -> int:
-    from gateway.reader.command import run
+    from gateway.tools.ocr.ocr_command import run
 
     return run(options)
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from gateway.demo.command import run
+    from gateway.tools.demo.demo_command import run
 
     return run(options)
 

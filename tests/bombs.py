@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image, ImageFile
 
 from gateway.errors import BadImage
-from gateway.policy.layout import THUMBNAIL_SIDE
-from gateway.vision import DECODING_BYTES
-from gateway.wire import images
-from gateway.wire.pixels import thumbnail
+from gateway.images.inspector import DECODING_BYTES
+from gateway.policy.sort.layout import THUMBNAIL_SIDE
+from gateway.wire.image import headers
+from gateway.wire.image.pixels import thumbnail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -249,7 +249,7 @@ def outcome_of(data: bytes, max_pixels: int) -> Outcome:
         peak.write("5")
     before, started = resident("VmRSS"), time.perf_counter()
     try:
-        weight = images.inspect(data, max_pixels=max_pixels).decoding_bytes
+        weight = headers.inspect(data, max_pixels=max_pixels).decoding_bytes
         what = "left"
         if weight <= DECODING_BYTES:
             thumbnail(data, THUMBNAIL_SIDE)
@@ -270,7 +270,7 @@ def outcomes(cases: Iterable[tuple[str, bytes]], max_pixels: int) -> Iterator[tu
     # What is loaded on first use, such as decoders, is no image's own cost.
     for kind in ("PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"):
         small = encoded(plain("RGB", (600, 600)), kind)
-        images.inspect(small, max_pixels=max_pixels)
+        headers.inspect(small, max_pixels=max_pixels)
         thumbnail(small, THUMBNAIL_SIDE)
     for name, data in cases:
         with multiprocessing.get_context("fork").Pool(1) as pool:

@@ -16,8 +16,8 @@ import yaml
 from hypothesis import settings
 
 from bench.serving import Served, serve
-from gateway.app import Gateway
 from gateway.config import parse
+from gateway.server.app import Gateway
 from tests.support import CONFIG, FakeEngine, served, serving, until
 
 # Timing decides no test.

@@ -16,7 +16,7 @@ import uvicorn
 import uvicorn.server
 from PIL import Image, ImageDraw, ImageFont
 
-from gateway.server import Server
+from gateway.server.listen import Server
 
 # It looks ten times a second whether it is to stop, and then waits for as long: half a second of each test.
 uvicorn.server.asyncio = SimpleNamespace(  # type: ignore[attr-defined]
@@ -26,7 +26,7 @@ uvicorn.server.asyncio = SimpleNamespace(  # type: ignore[attr-defined]
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from gateway.app import Gateway
+    from gateway.server.app import Gateway
 
 CONFIG = """
 model: glm-ocr

@@ -155,8 +155,8 @@ def test_sort_refuses_a_bomb_by_its_header(capsys: pytest.CaptureFixture[str]) -
 
 def test_serve_hands_a_valid_configuration_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Any] = []
-    monkeypatch.setattr("gateway.logs.configure", lambda *_: None)
-    monkeypatch.setattr("gateway.server.serve", lambda *arguments: served.append(arguments))
+    monkeypatch.setattr("gateway.telemetry.logs.configure", lambda *_: None)
+    monkeypatch.setattr("gateway.server.listen.serve", lambda *arguments: served.append(arguments))
     assert cli.main(["serve", "--config", CONFIG, "--port", "8123"]) == 0
     ((config, path, host, port),) = served
     assert (config.model, path, host, port) == ("glm-ocr", Path(CONFIG), "127.0.0.1", 8123)
@@ -166,8 +166,8 @@ def test_serve_with_several_workers_has_them_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served: list[Any] = []
-    monkeypatch.setattr("gateway.logs.configure", lambda *_: None)
-    monkeypatch.setattr("gateway.workers.serve", lambda *arguments: served.append(arguments) or 3)
+    monkeypatch.setattr("gateway.telemetry.logs.configure", lambda *_: None)
+    monkeypatch.setattr("gateway.server.workers.serve", lambda *arguments: served.append(arguments) or 3)
     path = changed(tmp_path, "\nsorting:", "\nserver: {admin_port: 9090, replicas: 4}\nsorting:")
     options = ["--config", str(path), "--workers", "4"]
     assert cli.main(["serve", *options, "--port", "8123", "--log-format", "json"]) == 3
@@ -199,8 +199,8 @@ def test_workers_are_some(workers: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_serve_says_loudly_that_it_is_open(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, host: str, level: str, told: str
 ) -> None:
-    monkeypatch.setattr("gateway.server.serve", lambda *_: None)
-    monkeypatch.setattr("gateway.logs.configure", lambda *_: None)
+    monkeypatch.setattr("gateway.server.listen.serve", lambda *_: None)
+    monkeypatch.setattr("gateway.telemetry.logs.configure", lambda *_: None)
     assert cli.main(["serve", "--config", CONFIG, "--host", host]) == 0
     (record,) = caplog.records
     assert told in record.getMessage()
@@ -210,8 +210,8 @@ def test_serve_says_loudly_that_it_is_open(
 def test_serve_with_keys_says_how_many(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("gateway.server.serve", lambda *_: None)
-    monkeypatch.setattr("gateway.logs.configure", lambda *_: None)
+    monkeypatch.setattr("gateway.server.listen.serve", lambda *_: None)
+    monkeypatch.setattr("gateway.telemetry.logs.configure", lambda *_: None)
     path = keyed(tmp_path, f"team-a {KEY}\nteam-b {KEY}-new\n")
     with caplog.at_level(logging.INFO):
         assert cli.main(["serve", "--config", str(path), "--host", "0.0.0.0"]) == 0
@@ -228,7 +228,9 @@ def test_serve_says_what_the_embedded_engine_needs(
 
 def test_the_embedded_engine_runs_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[dict[str, Any]] = []
-    monkeypatch.setattr("gateway.engines.embedded.server.main", lambda **options: served.append(options))
+    monkeypatch.setattr(
+        "gateway.engines.embedded.embedded_server.main", lambda **options: served.append(options)
+    )
     assert cli.main(["embedded-engine", "--port", "8124"]) == 0
     assert served == [{"host": "127.0.0.1", "port": 8124, "model": "glm-ocr"}]
 
@@ -238,9 +240,10 @@ def test_a_simulated_engine_runs_by_itself(
 ) -> None:
     served: list[Any] = []
     monkeypatch.setattr(
-        "gateway.engines.simulated.server.main", lambda fit, **options: served.append((fit.name, options))
+        "gateway.engines.simulated.simulated_server.main",
+        lambda fit, **options: served.append((fit.name, options)),
     )
-    fit = str(ROOT / "gateway/data/fits/h100-9b.json")
+    fit = str(ROOT / "gateway/engines/simulated/fits/h100-9b.json")
     assert cli.main(["simulated-engine", "--model-file", fit]) == 0
     schedule = ["--depth", "3", "--schedule", "[[1, 16, 3], [17, 512, 0]]", "--time-scale", "10"]
     assert cli.main(["simulated-engine", "--model-file", "slow-verify", *schedule]) == 0
@@ -289,7 +292,7 @@ def test_a_sweep_without_its_extra_says_what_to_install(
 
 def test_a_sweep_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     swept: list[Any] = []
-    monkeypatch.setattr("gateway.sweep.command.run", lambda options: swept.append(options) or 3)
+    monkeypatch.setattr("gateway.tools.sweep.sweep_command.run", lambda options: swept.append(options) or 3)
     assert cli.main(["sweep", "--out", "out", "--engine", "3=http://gpu:8000", "--concurrency", "1,64"]) == 3
     assert swept[0].engine == [(3, "http://gpu:8000")]
     assert swept[0].concurrency == (1, 64)
@@ -299,7 +302,7 @@ def test_ctrl_c_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gateway.sweep.command.run", interrupted)
+    monkeypatch.setattr("gateway.tools.sweep.sweep_command.run", interrupted)
     assert cli.main(["sweep", "--out", "out"]) == 130
 
 
@@ -311,7 +314,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_demonstration_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[Any] = []
-    monkeypatch.setattr("gateway.demo.command.run", lambda options: shown.append(options) or 3)
+    monkeypatch.setattr("gateway.tools.demo.demo_command.run", lambda options: shown.append(options) or 3)
     assert cli.main(["demo"]) == 3
     assert cli.main(["demo", "--port=8123", "--minutes=2", "--prometheus=never"]) == 3
     first, second = shown
@@ -321,7 +324,7 @@ def test_the_demonstration_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_documents_to_read_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Any] = []
-    monkeypatch.setattr("gateway.reader.command.run", lambda options: read.append(options) or 3)
+    monkeypatch.setattr("gateway.tools.ocr.ocr_command.run", lambda options: read.append(options) or 3)
     assert cli.main(["ocr", "a.pdf", "scans", "--out", "out", "--pages", "0-2", "--recursive"]) == 3
     assert read[0].paths == [Path("a.pdf"), Path("scans")]
     assert (read[0].out, read[0].pages, read[0].recursive) == (Path("out"), (0, 1, 2), True)

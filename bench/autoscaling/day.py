@@ -16,10 +16,10 @@ from bench.autoscaling.rule import demands
 from bench.choice.choosers import Gateway
 from bench.choice.fleet import ROUTES, Fleet, Pool, World, evenly
 from bench.choice.sweep import fit_of
-from gateway.metrics import Metrics
 from gateway.model import Engine
-from gateway.policy.balance import Choice
-from gateway.policy.breaker import Outcome
+from gateway.policy.choose.balance import Choice
+from gateway.policy.fail.breaker import Outcome
+from gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from bench.choice.fleet import MAX_NUM_SEQS
 from gateway.config import parse
-from gateway.fleet import Fleet as GatewayFleet
 from gateway.model import Engine, Reading
-from gateway.policy.balance import Choice
-from gateway.policy.depth import depth_at
-from gateway.policy.plan import replanned
-from gateway.state import State
+from gateway.policy.choose.balance import Choice
+from gateway.policy.choose.gain import depth_at
+from gateway.policy.choose.split import replanned
+from gateway.state.fleet import Fleet as GatewayFleet
+from gateway.state.store import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from bench.choice.fleet import Fleet, Ranges, World
-    from gateway.queues import Waiter
-    from gateway.state import Lease
+    from gateway.state.queues import Waiter
+    from gateway.state.store import Lease
 
 
 class Gateway:

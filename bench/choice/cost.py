@@ -14,10 +14,10 @@ import numpy as np
 from bench.choice import choosers
 from bench.choice.fleet import ROUTES, Fleet, Pool, World
 from bench.choice.sweep import LOADS, Sweep, alone, fit_of, model_rate
-from gateway.policy.balance import Board, Choice
+from gateway.policy.choose.balance import Board, Choice
 
 if TYPE_CHECKING:
-    from gateway.state import Lease
+    from gateway.state.store import Lease
 
 ENGINES = 64
 PER_ENGINE = 30

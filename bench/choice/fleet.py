@@ -15,7 +15,7 @@ from gateway.engines.simulated.clock import Clock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gateway.engines.simulated.model import Fit
+    from gateway.engines.simulated.step_model import Fit
 
     Ranges = tuple[tuple[int, int, int], ...]
 

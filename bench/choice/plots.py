@@ -13,7 +13,7 @@ from bench.choice.sweep import SEEDS, alone, model_rate
 from bench.choice.tables import baseline
 from bench.choice.trace import LENGTH_S, clients_at
 from bench.serving import ROOT
-from gateway.policy.depth import Curve
+from gateway.policy.choose.gain import Curve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bench.choice import choosers, splits
 from bench.choice.fleet import ROUTES, Fleet, Pool, World, evenly, measure
 from bench.choice.sweep import LOADS, SEEDS, engine_schedule, fit_of
-from gateway.policy.depth import depth_at
+from gateway.policy.choose.gain import depth_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

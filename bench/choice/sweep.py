@@ -12,8 +12,8 @@ import numpy as np
 
 from bench.choice.choosers import Pinned
 from bench.choice.fleet import MAX_NUM_SEQS, ROUTES, Fleet, Pool, World, measure
-from gateway.engines.simulated.model import Fit, throughput
-from gateway.policy.depth import Curve, depth_at
+from gateway.engines.simulated.step_model import Fit, throughput
+from gateway.policy.choose.gain import Curve, depth_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,7 +20,7 @@ from bench.overhead import machine
 from bench.overhead.measure import Bench
 from bench.overhead.native import NoCompilerError, program
 from bench.scale import curves, figures, report, rig, spread
-from gateway.server import allow_many_connections
+from gateway.server.listen import allow_many_connections
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from deploy.checks.objects import POOL, Problem, at, name_of, namespace_of
 from deploy.checks.pods import quantity
 from deploy.checks.served import GRACE_S, ROUTES, option, pre_stop, secrets_of, variables_of
 from gateway.config import EMBEDDED
-from gateway.engine_args import arguments, environment
+from gateway.tools.engine_args import arguments, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deploy.checks.served import Served
     from gateway.config import Config, Pool
 
-# An address goes after two answers that lack it, each up to 1.2 resolve_s after the last (gateway.discovery).
+# An address goes after two answers that lack it, each up to 1.2 resolve_s after the one before.
 ANSWERS, JITTER = 2, 1.2
 # How long DNS may go on naming an engine that has left: CoreDNS's own cache.
 DNS_CACHE_S = 30

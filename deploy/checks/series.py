@@ -16,9 +16,9 @@ from prometheus_client import Counter, Histogram
 
 from deploy.checks.objects import Problem, at, name_of
 from gateway.config import parse
-from gateway.fleet import Fleet
-from gateway.metrics import Metrics
-from gateway.state import State
+from gateway.state.fleet import Fleet
+from gateway.state.store import State
+from gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from deploy.checks.objects import Container, Document, Pod, Rendering
 
-# After the drain the server takes this long at most to send the last bytes (gateway.server).
+# After the drain the server takes this long at most to send the last bytes (gateway.server.listen).
 LAST_BYTES_S = 5
 # What an end takes beyond its parts.
 GATEWAY_MARGIN_S = 5

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway import cli, discovery
+from gateway import cli
+from gateway.upstream import discovery
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from deploy.stack import load, services
 from deploy.stack.services import GATEWAY, GRAFANA, url
-from gateway.demo.processes import PROMETHEUS, ServiceFailed, interrupted_by_signals
+from gateway.tools.demo.processes import PROMETHEUS, ServiceFailed, interrupted_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

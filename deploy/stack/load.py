@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from gateway.demo.load import Request, chat, clients, page
+from gateway.tools.demo.demo_load import Request, chat, clients, page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.demo.load import Clients
+    from gateway.tools.demo.demo_load import Clients
 
 # Clients take these in turn. Values are read out by programs, which do not stream. All else is streamed, so
 # that an engine that tells nothing can be held against its counters.

@@ -1,4 +1,4 @@
-"""What the local stack consists of; gateway.demo.processes starts, watches and ends it.
+"""What the local stack consists of; gateway.tools.demo.processes starts, watches and ends it.
 
 Its engines are simulated, and so is every figure they make.
 """
@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from gateway.demo.processes import HOST, PROMETHEUS, Processes, Service, ServiceFailed, is_free, prometheus
+from gateway.tools.demo.processes import (
+    HOST,
+    PROMETHEUS,
+    Processes,
+    Service,
+    ServiceFailed,
+    is_free,
+    prometheus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """routes.yaml: its schema, and validation that says where and what is wrong."""
 
+from gateway.config.api_keys import Keys
 from gateway.config.checks import load, parse
-from gateway.config.keys import Keys
 from gateway.config.schema import (
     EMBEDDED,
     Config,

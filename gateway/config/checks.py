@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 
-from gateway.config.document import Document, Filled
-from gateway.config.files import digest, read_file
-from gateway.config.keys import parse_keys
+from gateway.config.api_keys import parse_keys
+from gateway.config.located_yaml import Document, Filled
 from gateway.config.schema import EMBEDDED, Auth, Config, Profile, Route, Section
+from gateway.config.small_files import digest, read_file
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from gateway.config.document import Location
+    from gateway.config.located_yaml import Location
 
 # Where pydantic speaks of Python's types.
 _PLAIN_WORDS = {

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.config.keys import Keys
+from gateway.config.api_keys import Keys
 
 if TYPE_CHECKING:
     from pathlib import Path

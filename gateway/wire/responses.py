@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.errors import BadRequest
 from gateway.model import SortFacts
-from gateway.wire.openai import (
+from gateway.wire.openai.completions import (
     MAX_USAGE_BYTES,
     CompletionRequest,
     Dialect,
@@ -22,7 +22,7 @@ from gateway.wire.openai import (
     parse_lifted,
     usage_of,
 )
-from gateway.wire.parts import (
+from gateway.wire.openai.parts import (
     MAX_TEXT_CHARS,
     Kinds,
     Part,
@@ -33,7 +33,7 @@ from gateway.wire.parts import (
     read_content,
     route_of,
 )
-from gateway.wire.raw import NULL, decode_body, is_set, member_of, object_of, sent
+from gateway.wire.raw_json import NULL, decode_body, is_set, member_of, object_of, sent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gateway.errors import GatewayError
     from gateway.model import Usage
     from gateway.wire.lift import Lifted
-    from gateway.wire.parts import ImagePart
+    from gateway.wire.openai.parts import ImagePart
 
 _TEXTS = (None, "text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal")
 _PARTS = Kinds(frozenset((*_TEXTS, "input_image")), "input_text", "input_image")

@@ -8,7 +8,7 @@ import pytest
 from bench import plan
 from bench.choice.fleet import ROUTES, Fleet
 from bench.choice.sweep import FITS, SEEDS, Sweep, alone, model_rate, needed
-from gateway.sizing.load import read_csv
+from gateway.tools.plan.load_history import read_csv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

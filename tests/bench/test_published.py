@@ -7,10 +7,10 @@ import pytest
 
 from bench.published import Measured, chosen, configured, figures, gains
 from gateway.config import load
-from gateway.fleet import Fleet
-from gateway.sweep import write
-from gateway.sweep.findings import findings
-from tests.sweep.synthetic import sweep
+from gateway.state.fleet import Fleet
+from gateway.tools.sweep import write
+from gateway.tools.sweep.findings import findings
+from tests.tools.sweep.synthetic import sweep
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,13 +18,13 @@ import pytest
 from PIL import Image
 
 from bench.serving import free_port
-from gateway.app import Gateway
 from gateway.config import parse
-from gateway.engines.simulated.model import Fit
-from gateway.engines.simulated.server import SimulatedEngine
+from gateway.engines.simulated.simulated_server import SimulatedEngine
+from gateway.engines.simulated.step_model import Fit
+from gateway.server.app import Gateway
+from tests.api.test_auth import KEY, guarded
 from tests.pdf import document
 from tests.support import chunk, png, served, serving, until
-from tests.test_auth import KEY, guarded
 
 pytest.importorskip("playwright", reason="no Playwright here: make test-browser installs it")
 from axe_playwright_python.async_playwright import Axe

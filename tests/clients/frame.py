@@ -17,7 +17,7 @@ import httpx
 
 from bench.faults import engine_processes, write_config
 from bench.serving import ROOT, serve
-from gateway.wire.vllm import read_metrics
+from gateway.wire.vllm.engine import read_metrics
 from tests.clients.install import Environment, environment
 from tests.test_documents import pattern
 

@@ -12,7 +12,7 @@ from deploy.checks import autoscaling, network, serving
 from deploy.checks.network import evictable, wanted
 from deploy.checks.objects import Rendering, matches
 from deploy.checks.pods import quantity
-from gateway import server
+from gateway.server import listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -255,7 +255,7 @@ def test_quantities_are_read(text: str, expected: float) -> None:
 
 
 def test_a_stop_is_reckoned_as_the_gateway_makes_it() -> None:
-    assert serving.LAST_BYTES_S == server._LAST_BYTES_S
+    assert serving.LAST_BYTES_S == listen._LAST_BYTES_S
 
 
 class TestLimitsInFront:

@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.checks.objects import Rendering
 from deploy.checks.series import by_dashboards, check, dashboard, exported, filled, names
 from gateway.config import parse
-from gateway.fleet import Fleet
-from gateway.metrics import Metrics
 from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
-from gateway.policy.acceptance import Sample, Source
-from gateway.state import State
+from gateway.policy.account.acceptance import Sample, Source
+from gateway.state.fleet import Fleet
+from gateway.state.store import State
+from gateway.telemetry.metrics import Metrics
 from tests.deploy.panels import QUERIES
 
 if TYPE_CHECKING:

@@ -265,7 +265,7 @@ class TestIgnore:
 
     def test_a_forgotten_line_is_found(self) -> None:
         found = list(problems(TEXT, IGNORE.replace("!gateway\n", "")))
-        assert "gateway/api.py is copied, but not there or ignored" in found
+        assert "gateway/api/endpoints.py is copied, but not there or ignored" in found
 
 
 class TestLocks:

@@ -15,7 +15,7 @@ import yaml
 from deploy.checks.render import render
 from gateway import cli
 from gateway.config import load
-from gateway.sweep.options import arguments as sweep_arguments
+from gateway.tools.sweep.sweep_options import arguments as sweep_arguments
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy/kubernetes"
 OVERLAYS = sorted(path.parent for path in KUBERNETES.glob("overlays/*/kustomization.yaml"))

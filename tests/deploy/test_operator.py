@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.serving import ROOT
 from deploy.checks.render import render
 from deploy.checks.run import problems
-from gateway.config.keys import parse_keys
+from gateway.config.api_keys import parse_keys
 
 
 def fences(language: str, step: int = 2) -> list[str]:

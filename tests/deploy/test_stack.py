@@ -26,8 +26,8 @@ from deploy.stack import __main__ as command
 from deploy.stack import load, services
 from gateway.cli import parser
 from gateway.config import load as load_config
-from gateway.demo.processes import PROMETHEUS, ServiceFailed
-from gateway.engines.simulated.model import Fit, throughput
+from gateway.engines.simulated.step_model import Fit, throughput
+from gateway.tools.demo.processes import PROMETHEUS, ServiceFailed
 from tests.deploy.panels import NAME, QUERIES, VARIABLES, Query, filled
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from gateway.app import Gateway
 from gateway.config import parse
-from gateway.engines.simulated.model import Fit
-from gateway.engines.simulated.server import SimulatedEngine
-from gateway.policy.breaker import Phase
+from gateway.engines.simulated.simulated_server import SimulatedEngine
+from gateway.engines.simulated.step_model import Fit
+from gateway.policy.fail.breaker import Phase
+from gateway.server.app import Gateway
 from gateway.wire.sse import EventSplitter, event_data
 from tests.faults.hostile import FAULTS, PROMPT, Hostile, Limit, Point, ready
 from tests.support import served, serving, until

@@ -22,13 +22,13 @@ import uvloop
 
 from bench.soak import SECRETS as SOAKED
 from bench.soak import bad_requests, picture
-from gateway.app import Gateway
 from gateway.config import parse
-from gateway.logs import _Formatter, _Writer
-from gateway.server import Server
-from gateway.tracing import Tracing
+from gateway.server.app import Gateway
+from gateway.server.listen import Server
+from gateway.telemetry.logs import _Formatter, _Writer
+from gateway.telemetry.tracing import Tracing
 from tests.support import FakeEngine, answer, chat, chunk, completion, data_url, served, until
-from tests.test_tracing import PARENT, Recorder
+from tests.telemetry.test_tracing import PARENT, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence

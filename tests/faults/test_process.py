@@ -19,8 +19,8 @@ import pytest
 
 from bench.faults import FAULTS, Clients, Watch, engine_processes, serving, swap, write_config
 from bench.serving import ROOT, serve
-from gateway.app import Gateway
 from gateway.config import parse
+from gateway.server.app import Gateway
 from tests import support
 from tests.faults.clients import ENDLESS, LONG_S, PATIENT, Stand, chat, status
 
@@ -323,7 +323,7 @@ async def test_a_resolver_that_lies_costs_no_request_and_leaves_nothing_behind(
         await asyncio.sleep(0.2 if turn % 11 == 10 else 0)
         return LIES[lie](turn)
 
-    monkeypatch.setattr("gateway.discovery.addresses_of", resolve)
+    monkeypatch.setattr("gateway.upstream.discovery.addresses_of", resolve)
     config = (
         "model: m\nroutes: {text: {timeouts: {connect_s: 0.5}}}\npolling: {resolve_s: 0.01, scrape_s: 0.2}\n"
         "breaker: {failures: 1000000}\npools: {p: {engines: ['dns+URL']}}"

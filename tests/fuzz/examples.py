@@ -13,10 +13,10 @@ import pytest
 
 PARSERS = (
     "tests/wire",
-    "tests/config/test_document.py",
-    "tests/config/test_keys.py",
+    "tests/config/test_located_yaml.py",
+    "tests/config/test_api_keys.py",
     "tests/fuzz/test_target.py",
-    "tests/test_api.py",
+    "tests/api/test_endpoints.py",
 )
 
 

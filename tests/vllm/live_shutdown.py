@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from bench.serving import free_port
-from gateway.wire.openai import read_error_message
-from gateway.wire.vllm import is_stopping
+from gateway.wire.openai.completions import read_error_message
+from gateway.wire.vllm.engine import is_stopping
 from tests.support import data_url, png
 from tests.vllm.engines import MODEL, Pasted, started
 from tests.vllm.tiny_model import DOCUMENTS

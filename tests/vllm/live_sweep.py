@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.config import load
-from gateway.sweep import store
+from gateway.tools.sweep import store
 from tests.vllm.engines import MODEL, Counts, Engine, started
 from tests.vllm.traffic import PROMPTS
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gateway.sweep.model import Window
+    from gateway.tools.sweep.sweep_values import Window
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from gateway.errors import BadRequest, EngineFailed
 from gateway.model import Usage
 from gateway.wire import sse
-from gateway.wire.openai import CompletionRequest, StreamChunk, WholeAnswer, rewritten
+from gateway.wire.openai.completions import CompletionRequest, StreamChunk, WholeAnswer, rewritten
 from gateway.wire.responses import error_event, parse_request, read_answer, read_chunk
 from tests.support import asked, response, response_events
-from tests.wire.test_openai import JSON
+from tests.wire.openai.test_completions import JSON
 
 URL = "data:image/png;base64,AAAA"
 LARGE = "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 21).decode()

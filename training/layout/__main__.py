@@ -1,4 +1,4 @@
-"""Draws the synthetic set, trains the trees and writes gateway/data/layout.npz; all of it is repeatable."""
+"""Draws the synthetic set, trains the trees and writes gateway/images/layout.npz; all of it is repeatable."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import lightgbm
 import numpy as np
 
-from gateway.policy.layout import LayoutModel, features
+from gateway.policy.sort.layout import LayoutModel, features
 from training.layout import fonts
 from training.layout.corpus import ROUTES, SETS, TAKES, samples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TARGET = Path(__file__).resolve().parents[2] / "gateway" / "data" / "layout.npz"
+TARGET = Path(__file__).resolve().parents[2] / "gateway" / "images" / "layout.npz"
 BATCH = 120
 PARAMETERS = {
     "objective": "multiclass",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from gateway.policy.layout import THUMBNAIL_SIDE
-from gateway.wire.pixels import thumbnail
+from gateway.policy.sort.layout import THUMBNAIL_SIDE
+from gateway.wire.image.pixels import thumbnail
 from training.layout import camera, pages
 
 if TYPE_CHECKING:

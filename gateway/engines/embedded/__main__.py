@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from gateway.engines.embedded.server import main
+from gateway.engines.embedded.embedded_server import main
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m gateway.engines.embedded", description=__doc__)

@@ -7,17 +7,17 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from gateway.engines.embedded.forms import form_of
 from gateway.engines.embedded.lines import Box, reading_order, rows
 from gateway.engines.embedded.pairs import Piece, fill, find_pairs
 from gateway.engines.embedded.pictures import decode
-from gateway.engines.embedded.tables import Grid, Read, Row, grid, html_row, markdown_row, records
+from gateway.engines.embedded.table_grid import Grid, Read, Row, grid, html_row, markdown_row, records
+from gateway.engines.embedded.text_forms import form_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from gateway.engines.embedded.ocr_request import ReadRequest
     from gateway.engines.embedded.reader import Page, Reader
-    from gateway.engines.embedded.requests import ReadRequest
 
 GREETING = "Send an image and I will read it."
 

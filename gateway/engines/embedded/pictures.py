@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from gateway.wire.pixels import decode_rgb, open_image
+from gateway.wire.image.pixels import decode_rgb, open_image
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from gateway.policy.sorting import json_objects
+from gateway.policy.sort.evidence import json_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, cast
 
-from gateway.policy.sorting import SortRules, sort
+from gateway.policy.sort.evidence import SortRules, sort
 
 if TYPE_CHECKING:
     from gateway.model import SortFacts

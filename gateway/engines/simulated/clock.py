@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gateway.engines.simulated.model import Depths
+from gateway.engines.simulated.step_model import Depths
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from numpy.typing import NDArray
 
-    from gateway.engines.simulated.model import Fit
+    from gateway.engines.simulated.step_model import Fit
 
 _GRAIN = 4096  # acceptance is drawn from a table of so many equally likely entries
 _BLOCK = 1 << 16

@@ -10,14 +10,14 @@ import numpy as np
 
 from gateway.engines.simulated.clock import Clock, ClockCounters
 from gateway.model import Speculation
-from gateway.wire.vllm import EngineCounts, Histogram
+from gateway.wire.vllm.engine import EngineCounts, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.engines.simulated.clock import Emission
-    from gateway.engines.simulated.model import Fit
-    from gateway.engines.simulated.requests import SimulatedRequest
+    from gateway.engines.simulated.completion_request import SimulatedRequest
+    from gateway.engines.simulated.step_model import Fit
 
 MAX_NUM_SEQS = 1024
 # Virtual seconds; a machine that is later than this does not catch up: the simulation takes longer. While

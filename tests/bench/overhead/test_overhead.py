@@ -17,9 +17,9 @@ from bench.overhead.machine import Moment
 from bench.overhead.peers import OURS, PEERS, Peer, filled, ours
 from gateway.config import load
 from gateway.model import Reason
-from gateway.policy.sorting import SortRules, sort
-from gateway.wire.images import inspect, parse_data_url
-from gateway.wire.openai import parse_request
+from gateway.policy.sort.evidence import SortRules, sort
+from gateway.wire.image.headers import inspect, parse_data_url
+from gateway.wire.openai.completions import parse_request
 
 if TYPE_CHECKING:
     from pathlib import Path

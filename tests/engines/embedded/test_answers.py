@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from gateway.engines.embedded.answers import answer
-from gateway.engines.embedded.requests import parse
+from gateway.engines.embedded.ocr_request import parse
 from gateway.errors import BadImage
 from tests.engines.embedded.rendering import FakePage, FakeReader, chat, draw, encoded, receipt
 

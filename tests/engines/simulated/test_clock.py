@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.engines.simulated.clock import Clock, ClockCounters
-from gateway.engines.simulated.model import Fit, throughput
+from gateway.engines.simulated.step_model import Fit, throughput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

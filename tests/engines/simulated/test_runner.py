@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.engines.simulated.model import Fit
-from gateway.engines.simulated.requests import SimulatedRequest
+from gateway.engines.simulated.completion_request import SimulatedRequest
 from gateway.engines.simulated.runner import Runner
+from gateway.engines.simulated.step_model import Fit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

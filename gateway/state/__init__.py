@@ -1,0 +1,4 @@
+"""The only mutable store: engines, leases, queues, quotas, what was learned; it hands out frozen snapshots.
+
+Imports `policy`, `wire` and `config`; decisions are theirs, and state carries them out. Begin with `store`.
+"""

@@ -1,0 +1,342 @@
+"""One engine's acceptance: what its requests tell of it, and what its own counters make of that.
+
+A part of the state: told of requests and readings in the order they come, and without a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from enum import IntEnum, auto
+from typing import TYPE_CHECKING, NamedTuple
+
+from gateway.model import Speculation
+from gateway.policy.account.acceptance import Recent, Sample, Source, difference, gain, is_step_by_step, total
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.model import Reading
+
+# So long holds what the counters said of a route's streams; so long an estimate waits for that; so long is
+# the longest stretch they are asked about: over a longer one a change would not show.
+_VERDICT_S, _ESTIMATE_S, _STRETCH_S = 300.0, 30.0, 60.0
+# Who else uses an engine shows when their request ends, if not before: so long the growth is held back.
+_HELD_BACK_S = 30.0
+# Readings in a row that the engine may have ended more or fewer requests than we saw end.
+_UNEVEN = 3
+# What waits is bounded; beyond, the oldest is given up.
+_MAX_WAITING = 4096
+
+
+class Kind(IntEnum):
+    """What a request's answer shows of its steps.
+
+    Attributes:
+        WHOLE: nothing: it is not streamed.
+        STREAM: each chunk is a step.
+        OPAQUE: a stream whose chunks are not.
+    """
+
+    WHOLE = auto()
+    STREAM = auto()
+    OPAQUE = auto()
+
+
+class Work(NamedTuple):
+    """What matters of a request to the time it runs in; `estimable`: an estimate of it may count."""
+
+    route: str
+    kind: Kind
+    estimable: bool
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A request.
+
+    Attributes:
+        work: what it is.
+        began_at: the reading before its beginning.
+        steps: chunks so far.
+        ended_at: the reading before its end.
+        sample: the estimate that waits to be judged.
+    """
+
+    work: Work
+    began_at: float = 0.0
+    steps: int = 0
+    ended_at: float = 0.0
+    sample: Sample | None = None
+
+
+class Tally:
+    """Sums of one route, pool and source.
+
+    Attributes:
+        drafts: in all, as are the next three.
+        accepted: accepted tokens.
+        draft_tokens: 0 where they are not known.
+        positions: accepted tokens by draft position.
+        recent: the last minutes of it, as of the last `fold`.
+    """
+
+    def __init__(self, depth: int = 0) -> None:
+        self.drafts = self.accepted = self.draft_tokens = 0.0
+        self.positions = [0.0] * depth
+        self.recent = Recent()
+        self._folded = Speculation(0.0, 0.0, 0.0)
+
+    def add(self, speculation: Speculation) -> None:
+        """Add a figure."""
+        self.drafts += speculation.drafts
+        self.accepted += speculation.accepted
+        self.draft_tokens += speculation.draft_tokens or 0.0
+        if len(self.positions) < len(speculation.accepted_per_position):
+            self.positions += [0.0] * (len(speculation.accepted_per_position) - len(self.positions))
+        for position, accepted in enumerate(speculation.accepted_per_position):
+            self.positions[position] += accepted
+
+    def fold(self, now: float) -> None:
+        """Bring `recent` up to date."""
+        if self.drafts > self._folded.drafts:
+            sums = Speculation(self.drafts, self.accepted, self.draft_tokens or None, tuple(self.positions))
+            self.recent = self.recent.after(difference(sums, self._folded), now)
+            self._folded = sums
+
+
+@dataclass(slots=True)
+class _Chunks:
+    """A stretch of readings in which nothing ran but streams of ours: their chunks, and the engine's drafts.
+
+    Attributes:
+        since: when it began.
+        chunks: that had come by then.
+        apart: by how many steps the counts may have been apart then.
+        routes: whose streams there were.
+        drafts: what the engine's counter grew by.
+    """
+
+    since: float = 0.0
+    chunks: int = 0
+    apart: int = 0
+    routes: set[str] = field(default_factory=set)
+    drafts: float = 0.0
+
+
+@dataclass(slots=True)
+class _Alone:
+    """A stretch of readings in which one route had the engine.
+
+    Attributes:
+        ahead: how many requests more than we the engine had ended when it began.
+        routes: whose it is, one at most.
+        growth: what the counters grew by.
+        uneven: readings in a row at which it was not as far ahead as that.
+    """
+
+    ahead: float = 0.0
+    routes: set[str] = field(default_factory=set)
+    growth: Speculation | None = None
+    uneven: int = 0
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Growth that is a route's, unless another user of the engine shows yet."""
+
+    at: float
+    route: str
+    growth: Speculation
+
+
+class Ledger:
+    """One engine's account.
+
+    For one request the best figure counts: what the engine told of it, at once; else the estimate from its
+    stream, where chunks are steps; else, of an engine that tells nothing, what its counters grew by while
+    one route alone had it.
+
+    Attributes:
+        sums: what the counters grew by since they were first read, over restarts; None while the engine has
+            not been seen to speculate.
+        recent: the last minutes of it.
+        merges: its streams' chunks are not its steps, as far as known.
+        chunks: of its streams, but the first of each.
+    """
+
+    def __init__(self, book: Callable[[str, Sample], None]) -> None:
+        """Open an account; `book` is called with a route and each figure that counts for it."""
+        self.sums: Speculation | None = None
+        self.recent = Recent()
+        self.merges = False
+        self.chunks = 0
+        self._book = book
+        self._tells: bool | None = None
+        self._counted_at = 0.0
+        self._closed = False
+        self._last: Reading | None = None
+        self._complete = 0
+        # What runs now, has run since the last reading, and has ended: an engine works on for a moment after
+        # that, and writes its page a moment before it is read.
+        self._running: Counter[Work] = Counter()
+        self._seen: set[Work] = set()
+        self._ended: Counter[Work] = Counter()
+        self._estimates: deque[Entry] = deque()
+        self._borne_out: dict[str, float] = {}
+        self._stretch = _Chunks()
+        self._alone = _Alone()
+        self._waiting: deque[_Waiting] = deque()
+
+    def began(self, route: str, kind: Kind) -> Entry:
+        """Note that a request is sent."""
+        work = Work(route, kind, kind is Kind.STREAM and not self.merges)
+        self._running[work] += 1
+        self._seen.add(work)
+        return Entry(work, self._last.at if self._last else 0.0)
+
+    def blurs(self, entry: Entry) -> None:
+        """Note that the chunks of a stream are not its steps after all."""
+        self._running[entry.work] -= 1
+        entry.work = Work(entry.work.route, Kind.OPAQUE, estimable=False)
+        self._running[entry.work] += 1
+        self._seen.add(entry.work)
+
+    def stepped(self, entry: Entry) -> None:
+        """Note a chunk of a stream; the first is the prompt's step, and has no drafts."""
+        entry.steps += 1
+        if entry.steps > 1:
+            self.chunks += 1
+
+    def finished(self, entry: Entry, sample: Sample | None, *, complete: bool) -> None:
+        """Note that a request has ended.
+
+        Args:
+            entry: which.
+            sample: what it told; None where that is nothing.
+            complete: with an answer, and all of it.
+        """
+        self._running[entry.work] -= 1
+        self._ended[entry.work] += 1
+        self._complete += complete
+        if sample and sample.source is Source.REQUEST:
+            self._tells = True
+            self._waiting.clear()
+            # An answer without a draft tells nothing either: until then this one's beginning may have been
+            # booked by the counters, and counts.
+            if entry.began_at >= self._counted_at:
+                self._book(entry.work.route, sample)
+            return
+        if complete and self._tells is None:
+            self._tells = False
+        if sample and entry.work.estimable:
+            entry.sample, entry.ended_at = sample, self._last.at if self._last else 0.0
+            self._estimates.append(entry)
+            if self._closed:
+                self._settle()
+            elif len(self._estimates) > _MAX_WAITING:
+                self._estimates.popleft()
+
+    def merged(self) -> None:
+        """Note that a chunk carried several steps."""
+        self.merges = True
+        self._borne_out.clear()
+        self._estimates.clear()
+
+    def bears_out(self, route: str) -> bool:
+        """Whether the counters have lately shown that the chunks of a route's streams are steps."""
+        return route in self._borne_out
+
+    def close(self) -> None:
+        """Judge what is left by what is known: there are no readings to come."""
+        self._closed = True
+        self._settle()
+
+    def read(self, reading: Reading) -> None:
+        """Take over a reading of the engine's counters."""
+        last, self._last = self._last, reading
+        running = Counter({key: count for key, count in self._running.items() if count})
+        seen, ended = self._seen, self._ended
+        self._seen, self._ended = {*running, *ended}, Counter()
+        growth = None
+        if last and reading.finished >= last.finished and reading.generation_tokens >= last.generation_tokens:
+            growth = gain(last.speculation, reading.speculation)
+        if growth is None:
+            self._tells = None  # it may have been started anew, with other options
+        if reading.speculation and self.sums is None:
+            self.sums = Speculation(0.0, 0.0, 0.0)
+        if growth and self.sums:
+            self.sums, self.recent = total(self.sums, growth), self.recent.after(growth, reading.at)
+        if last is None or max(last.load - last.own, reading.load - reading.own) > 0:
+            growth = None  # others use it too
+            self._waiting.clear()
+        # The engine counted at some moment of the reading, and a step of each request may be on its way.
+        apart = max(0, self.chunks - reading.chunks) + (running.total() or ended.total())
+        self._read_chunks(seen, growth, apart, reading.at)
+        self._read_alone(seen, growth, reading)
+
+    def _read_chunks(self, seen: set[Work], growth: Speculation | None, apart: int, at: float) -> None:
+        """Hold a stretch's chunks against its drafts, once there are enough; judge the estimates by that."""
+        stretch = self._stretch
+        if growth is None or any(work.kind is not Kind.STREAM for work in seen):
+            self._stretch = _Chunks(at, self.chunks, apart)
+        else:
+            stretch.routes |= {work.route for work in seen}
+            stretch.drafts += growth.drafts
+            chunks = self.chunks - stretch.chunks
+            found = is_step_by_step(chunks, stretch.drafts, apart=stretch.apart + apart)
+            if found:
+                self.merges = False
+                self._borne_out |= dict.fromkeys(stretch.routes, at)
+                self._settle()
+            elif found is False:
+                self.merged()
+            # Where the engine has come to rest, what follows is judged by itself.
+            if found is False or (found and not apart) or at - stretch.since > _STRETCH_S:
+                self._stretch = _Chunks(at, self.chunks, apart)
+        for route in [route for route, since in self._borne_out.items() if at - since > _VERDICT_S]:
+            del self._borne_out[route]
+        self._settle(ended_by=at - _ESTIMATE_S)
+
+    def _settle(self, ended_by: float = math.inf) -> None:
+        """Count the estimates of streams that have ended by then and are borne out, and give up the rest."""
+        while self._estimates and self._estimates[0].ended_at <= ended_by:
+            entry = self._estimates.popleft()
+            if entry.sample and self.bears_out(entry.work.route):
+                self._book(entry.work.route, entry.sample)
+
+    def _read_alone(self, seen: set[Work], growth: Speculation | None, reading: Reading) -> None:
+        """Add to what the counters grew by while one route had the engine; count it if nobody else shows.
+
+        A request that others sent between two readings shows by its end: the engine has then ended more
+        than we saw end, and not only for the moment that an answer takes to arrive.
+        """
+        alone, ahead = self._alone, reading.finished - self._complete
+        routes = {work.route for work in seen}
+        counted = self._tells or any(work.estimable for work in seen)
+        if growth is None or counted or len(alone.routes | routes) > 1:
+            self._alone = _Alone(ahead)
+        elif growth.drafts and not routes:
+            self._suspect(ahead)
+        else:
+            alone.routes |= routes
+            alone.growth = total(alone.growth, growth)
+            alone.uneven = alone.uneven + 1 if ahead != alone.ahead else 0
+            if alone.uneven >= _UNEVEN:
+                self._suspect(ahead)
+            elif not alone.uneven:
+                if alone.routes and alone.growth.drafts:
+                    self._waiting.append(_Waiting(reading.at, alone.routes.pop(), alone.growth))
+                self._alone = _Alone(ahead)
+        if len(self._waiting) > _MAX_WAITING:
+            self._waiting.popleft()
+        while self._tells is False and self._waiting and reading.at - self._waiting[0].at >= _HELD_BACK_S:
+            done = self._waiting.popleft()
+            self._counted_at = done.at
+            self._book(done.route, Sample(Source.ENGINE, done.growth))
+
+    def _suspect(self, ahead: float) -> None:
+        """Give up what may be another's."""
+        self._waiting.clear()
+        self._alone = _Alone(ahead)

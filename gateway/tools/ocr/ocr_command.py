@@ -1,0 +1,192 @@
+"""`ocr-gateway ocr`: from its options to results and a summary."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gateway.errors import ConfigError
+from gateway.tools.ocr import input_files
+from gateway.tools.ocr.document_result import SUFFIXES
+from gateway.tools.ocr.ocr_client import Failed, Reader, Stopped, Wish
+from gateway.tools.ocr.ocr_options import KEY_VARIABLE
+from gateway.tools.ocr.ocr_progress import Show, Tally, counted
+from gateway.tools.output import nobody_reads, printable
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from gateway.tools.ocr.document_result import Answer
+    from gateway.tools.ocr.input_files import Document, Target
+
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is to be done, and how.
+
+    Attributes:
+        due: documents to read, and the place of each one's result; None: standard output.
+        kind: the results' form.
+        printed: what is for standard output.
+    """
+
+    due: Sequence[tuple[Document, Target | None]]
+    kind: str
+    printed: list[bytes] = field(default_factory=list)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read documents as told; return the exit status.
+
+    0: everything was read. 1: something could not be. 130: interrupted.
+
+    Raises:
+        ConfigError: options, files or folders that cannot be used.
+    """
+    kind = options.format or ("json" if options.schema else "markdown")
+    if options.schema and kind != "json":
+        raise ConfigError(["--schema: the values are in the server's answer, which is --format json"])
+    documents = input_files.find(options.paths, recursive=options.recursive)
+    if len(documents) > 1 and options.out is None:
+        raise ConfigError([f"--out: {len(documents)} documents need a folder for their results"])
+    targets: Sequence[Target | None] = [None] * len(documents)
+    if options.out:
+        targets = input_files.targets(documents, options.out, SUFFIXES[kind])
+    schema = _schema(options.schema) if options.schema else None
+    wish = Wish(options.route, options.pages, schema)
+    reader = Reader(options.url, _key(options.key), wish, random.Random())
+    tally = Tally(len(documents))
+    due: list[tuple[Document, Target | None]] = []
+    for document, target in zip(documents, targets, strict=True):
+        if target and target.is_done(document):
+            tally.skip(_name(document))
+        else:
+            due.append((document, target))
+    return _run(reader, _Work(due, kind), options.concurrency, tally, options.out)
+
+
+def _run(reader: Reader, work: _Work, at_once: int, tally: Tally, out: Path | None) -> int:
+    clock = time.monotonic
+    started = clock()
+    stopped = ""
+    try:
+        with Show(sys.stderr, tally, clock) as show:
+            if work.due:
+                stopped = asyncio.run(_read_all(reader, work, at_once, tally, show))
+        for data in work.printed:
+            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        _tell([*tally.summary(clock() - started), _after_interrupt(tally, out)])
+        return _INTERRUPTED
+    except BrokenPipeError:  # `| head`
+        nobody_reads(sys.stdout)
+    if stopped and not tally.done:
+        _tell([stopped])
+        return 1
+    _tell(tally.summary(clock() - started))
+    if stopped:
+        left = tally.documents - tally.done
+        _tell([f"stopped: {stopped}", f"{left} not read; the same command goes on from there"])
+    return int(bool(stopped or tally.failed))
+
+
+async def _read_all(reader: Reader, work: _Work, at_once: int, tally: Tally, show: Show) -> str:
+    """Read what is due; return what stopped it, empty where nothing did."""
+    reason = ""
+    try:
+        async with reader, asyncio.TaskGroup() as group:
+            due = iter(work.due)
+            for _ in range(min(at_once, len(work.due))):
+                group.create_task(_read_on(reader, due, work, tally, show))
+    except* Stopped as stopped:
+        reason = str(stopped.exceptions[0])
+    return reason
+
+
+async def _read_on(
+    reader: Reader, due: Iterator[tuple[Document, Target | None]], work: _Work, tally: Tally, show: Show
+) -> None:
+    """Read one document after the other."""
+    for document, target in due:
+        name = _name(document)
+
+        def progress(answer: Answer, name: str = name) -> None:
+            tally.under_way[name] = answer
+            show.update()
+
+        try:
+            answer = await reader.read(document.path, progress)
+        except Failed as failed:
+            tally.fail(name, str(failed))
+            show.line(f"{name}: {failed}")
+            continue
+        failures = answer.failures()
+        data = answer.rendered(work.kind)
+        if target is None:
+            work.printed.append(data)
+        else:
+            _write(target, data, whole=not failures)
+        tally.finish(name, answer)
+        broken = f", {len(failures)} failed" if failures else ""
+        show.line(f"{name}: {counted(len(answer.pages), 'page')}{broken}")
+
+
+def _write(target: Target, data: bytes, *, whole: bool) -> None:
+    try:
+        target.write(data, whole=whole)
+    except OSError as error:
+        raise Stopped(f"{error.filename or target.whole}: {error.strerror or error}") from error
+
+
+def _name(document: Document) -> str:
+    return printable(str(document.name))
+
+
+def _key(variable: str | None) -> str:
+    key = os.environ.get(variable or KEY_VARIABLE, "").strip()
+    if variable and not key:
+        raise ConfigError(
+            [f"--key: the environment variable {variable} is not set; it is to hold the API key"]
+        )
+    if not (key.isascii() and (key == "" or key.isprintable())):
+        raise ConfigError([f"--key: {variable or KEY_VARIABLE} must be printable ASCII"])
+    return key
+
+
+def _schema(path: Path) -> dict[str, Any]:
+    try:
+        schema = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror}"]) from error
+    except ValueError as error:
+        raise ConfigError([f"{path}: not JSON: {error}"]) from error
+    if not isinstance(schema, dict):
+        raise ConfigError(
+            [f'{path}: a JSON Schema is an object such as {{"type": "object", "properties": ...}}']
+        )
+    return schema
+
+
+def _after_interrupt(tally: Tally, out: Path | None) -> str:
+    if out is None:
+        return "interrupted: nothing was written"
+    there = len(tally.read) + len(tally.skipped)
+    return (
+        f"interrupted: {there} of {tally.documents} results are whole in {out}; "
+        "the same command goes on from there"
+    )
+
+
+def _tell(lines: Iterable[str]) -> None:
+    print(*lines, sep="\n", file=sys.stderr, flush=True)

@@ -1,0 +1,4 @@
+"""HTTP heads, and the headers that carry a trace.
+
+Imports `errors` alone.
+"""

@@ -1,0 +1,4 @@
+"""Pictures as bytes: data URLs, headers, structure, pixels, and the URLs of remote ones.
+
+Imports `model`, `hosts` and `errors`. Begin with `headers`.
+"""

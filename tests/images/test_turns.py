@@ -1,0 +1,175 @@
+import asyncio
+import random
+
+import pytest
+
+from gateway.images.turns import Turns
+from tests.support import until
+
+
+async def entered(turns: Turns, *works: tuple[str, int]) -> list[str]:
+    """Let works wait in this order behind one that holds the only place; return the order they get it in."""
+    order: list[str] = []
+    await turns.enter("first", 1)
+
+    async def work(client: str, weight: int) -> None:
+        await turns.enter(client, weight)
+        order.append(f"{client}{weight}")
+        turns.leave(client, weight)
+
+    tasks = [asyncio.create_task(work(*one)) for one in works]
+    await until(lambda: turns.waiting == len(works))
+    turns.leave("first", 1)
+    await asyncio.gather(*tasks)
+    return order
+
+
+async def test_clients_take_turns_and_of_one_client_light_work_passes_heavy_work() -> None:
+    works = [("a", 9), ("a", 8), ("a", 1), ("b", 7), ("c", 2), ("c", 3)]
+    assert await entered(Turns(1, 10, step=1), *works) == ["a1", "b7", "c2", "a9", "c3", "a8"]
+
+
+async def test_a_heavy_piece_is_not_passed_for_ever() -> None:
+    order = await entered(Turns(1, 10, step=2), ("a", 9), *[("a", 1)] * 20)
+    assert order.index("a9") == 3
+
+
+async def test_weight_is_bounded_in_all_and_a_light_one_passes_a_heavy_one() -> None:
+    turns = Turns(3, 10)
+    await turns.enter("a", 8)
+    heavy = asyncio.create_task(turns.enter("b", 3))
+    await turns.enter("c", 2)
+    assert not heavy.done()
+    turns.leave("c", 2)
+    assert not heavy.done()
+    turns.leave("a", 8)
+    await heavy
+
+
+async def test_who_gives_up_is_forgotten() -> None:
+    turns = Turns(1, 10)
+    await turns.enter("a", 1)
+    left = [asyncio.create_task(turns.enter("b", 1)) for _ in range(100)]
+    await asyncio.sleep(0)
+    assert turns.waiting == 100
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    turns.leave("a", 1)
+    assert turns.waiting == 0
+    await turns.enter("c", 10)
+
+
+async def test_who_gives_up_when_it_is_its_turn_passes_it_on() -> None:
+    turns = Turns(1, 1)
+    await turns.enter("a", 1)
+    second, third = (asyncio.create_task(turns.enter("b", 1)) for _ in range(2))
+    await asyncio.sleep(0)
+    turns.leave("a", 1)
+    second.cancel()  # its turn has come, and it does not know yet
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    await third
+
+
+async def test_every_mix_of_work_and_giving_up_ends_with_all_places_free() -> None:
+    rng = random.Random(1)
+    turns = Turns(3, 10)
+    inside = weights = 0
+
+    async def work(client: str, weight: int) -> None:
+        nonlocal inside, weights
+        await turns.enter(client, weight)
+        inside, weights = inside + 1, weights + weight
+        assert inside <= 3
+        assert weights <= 10
+        try:
+            for _ in range(rng.randrange(3)):
+                await asyncio.sleep(0)
+        finally:
+            inside, weights = inside - 1, weights - weight
+            turns.leave(client, weight)
+
+    tasks = [asyncio.create_task(work(rng.choice("abc"), rng.randrange(1, 11))) for _ in range(300)]
+    for task in tasks:
+        if rng.random() < 0.3:
+            task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert (inside, turns.waiting) == (0, 0)
+    for _ in range(3):
+        await turns.enter("d", 3)
+
+
+async def test_a_turn_ends_with_its_work_and_not_with_who_waits_for_it() -> None:
+    turns = Turns(1, 10)
+    go_on = asyncio.Event()
+    done: list[str] = []
+
+    async def work(name: str) -> str:
+        await go_on.wait()
+        done.append(name)
+        return name
+
+    first = asyncio.create_task(turns.run("a", 1, lambda: work("first")))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(turns.run("a", 1, lambda: work("second")))
+    await until(lambda: turns.waiting)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert turns.waiting == 1
+    go_on.set()
+    assert await second == "second"
+    assert done == ["first", "second"]
+
+
+async def test_work_that_fails_ends_its_turn_though_nobody_is_told() -> None:
+    turns = Turns(1, 10)
+    go_on = asyncio.Event()
+
+    async def work() -> None:
+        await go_on.wait()
+        raise ValueError
+
+    left = asyncio.create_task(turns.run("a", 1, work))
+    kept = asyncio.create_task(turns.run("b", 1, work))
+    await asyncio.sleep(0)
+    left.cancel()
+    go_on.set()
+    with pytest.raises(ValueError):  # noqa: PT011 - its own
+        await kept
+    await turns.enter("c", 10)
+
+
+async def test_places_may_become_more_or_fewer_while_some_work() -> None:
+    turns = Turns(1, 0)
+    await turns.enter("a", 0)
+    second, third = (asyncio.create_task(turns.enter("b", 0)) for _ in range(2))
+    await until(lambda: turns.waiting == 2)
+    turns.resize(2)
+    await second
+    turns.resize(1)
+    turns.leave("a", 0)
+    await asyncio.sleep(0)
+    assert turns.waiting == 1
+    turns.leave("b", 0)
+    await third
+
+
+async def test_the_last_place_may_be_for_a_client_that_has_none() -> None:
+    turns = Turns(3, 0, spared=1)
+    for _ in range(2):
+        await turns.enter("a", 0)
+    third = asyncio.create_task(turns.enter("a", 0))
+    await until(lambda: turns.waiting)
+    assert not third.done()
+    await turns.enter("b", 0)
+    turns.leave("b", 0)
+    assert turns.waiting == 1
+    turns.leave("a", 0)
+    await third
+    turns.resize(1)
+    for _ in range(2):
+        turns.leave("a", 0)
+    await turns.enter("a", 0)  # the only one

@@ -1,0 +1,412 @@
+"""The gateway as it is run: its own process, the real CPU engine behind it, real OpenAI clients in front."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import csv
+import json
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import openai
+import pytest
+
+from bench.serving import ROOT, SHARED, serve
+from gateway.config import load, parse
+from gateway.model import Engine
+from gateway.server.app import Gateway, background
+from tests.support import FakeEngine, answer, chat, chunk, data_url, encoded, hang, picture, served, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from bench.serving import Served
+
+WORDS = "Invoice number 20457\nTotal amount due\nPayment within thirty days"
+PAGE = encoded(picture(WORDS, (640, 200), 32), "PNG")
+CHAT = "/v1/chat/completions"
+
+shared_images = pytest.mark.skipif(not SHARED.exists(), reason="the shared test images are not here")
+
+
+def messages(image: bytes = PAGE, prompt: str = "Text Recognition:") -> Any:
+    return chat(prompt, image)["messages"]
+
+
+def client(served: Served, max_retries: int = 0) -> openai.OpenAI:
+    url = f"{served.url}/v1"
+    return openai.OpenAI(base_url=url, api_key="none", max_retries=max_retries, timeout=120)
+
+
+def test_the_sdk_gets_the_words_on_the_page(whole: Served) -> None:
+    with client(whole) as sdk:
+        reply = sdk.chat.completions.with_raw_response.create(model="glm-ocr", messages=messages())
+        completion = reply.parse()
+    assert completion.choices[0].message.content == WORDS
+    assert completion.choices[0].finish_reason == "stop"
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens > 5
+    assert reply.headers["x-ocr-route"] == "text"
+
+
+def test_the_sdk_streams_line_by_line(whole: Served) -> None:
+    with client(whole) as sdk:
+        stream = sdk.chat.completions.create(model="glm-ocr", messages=messages(), stream=True)
+        pieces = [chunk.choices[0].delta.content for chunk in stream]
+    assert "".join(piece or "" for piece in pieces) == WORDS
+    assert sum(map(bool, pieces)) >= 3
+
+
+async def test_the_async_sdk_reads_a_table_and_a_form(whole: Served) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{whole.url}/v1", api_key="none", max_retries=0) as sdk:
+        table, form = await asyncio.gather(
+            sdk.chat.completions.create(
+                model="glm-ocr:table", messages=messages(prompt="Table Recognition:")
+            ),
+            sdk.chat.completions.create(
+                model="glm-ocr",
+                messages=messages(
+                    encoded(picture("Date: 2026-05-01\n\nTotal: 42.50", (400, 150), 32), "PNG")
+                ),
+                response_format={
+                    "type": "json_schema",
+                    "json_schema": {
+                        "name": "r",
+                        "schema": {"type": "object", "properties": {"total": {"type": "string"}}},
+                    },
+                },
+                extra_headers={"x-ocr-route": "key-value"},
+            ),
+        )
+    assert (table.choices[0].message.content or "").startswith("<table>")
+    assert json.loads(form.choices[0].message.content or "") == {"total": "42.50"}
+
+
+@shared_images
+def test_a_real_receipt_is_read(whole: Served) -> None:
+    image = (SHARED / "images/key-value/icdar2019sroie__060_totals.png").read_bytes()
+    with client(whole) as sdk:
+        reply = sdk.chat.completions.create(model="glm-ocr", messages=messages(image))
+    text = (reply.choices[0].message.content or "").upper()
+    assert all(word in text for word in ("CASHIER", "PINEAPPLE", "EVIAN", "77.20", "100.00", "22.80"))
+
+
+@shared_images
+def test_inputs_that_break_servers_get_what_a_good_server_gives(whole: Served) -> None:
+    folder = SHARED / "images/nasty"
+    rows = list(csv.DictReader((folder / "README.csv").read_text().splitlines()))
+    with httpx.Client(base_url=whole.url, timeout=120) as http:
+        for row in rows:
+            image = data_url((folder / row["file"]).read_bytes())
+            reply = http.post(CHAT, json=chat("OCR:", image))
+            assert str(reply.status_code) in row["expected_status"], (row["file"], reply.text)
+            if reply.status_code == 200 and row["expected_status"] == "200":
+                text = reply.json()["choices"][0]["message"]["content"]
+                assert text.strip(), row["file"]
+            if row["expected_status"] == "200 empty":
+                assert reply.json()["choices"][0]["message"]["content"] == ""
+            if reply.status_code != 200:
+                assert reply.json()["error"]["message"]
+    assert whole.ready()
+
+
+def test_32_clients_with_good_and_bad_input(whole: Served) -> None:
+    bad = [
+        chat("OCR:", data_url(PAGE[:-200])),
+        chat("OCR:", "data:image/png;base64,@@"),
+        chat("OCR:", "file:///etc/passwd"),
+        chat(model="gpt-5"),
+        {"messages": "?"},
+    ]
+
+    def one(index: int) -> tuple[bool, int, str]:
+        good = index % 2 == 0
+        body = chat("OCR:", PAGE) if good else bad[index // 2 % len(bad)]
+        reply = httpx.post(whole.url + CHAT, json=body, timeout=240)
+        return good, reply.status_code, reply.text
+
+    with ThreadPoolExecutor(32) as clients:
+        for good, status, text in clients.map(one, range(32)):
+            if good:
+                assert status == 200
+                assert "20457" in text
+            else:
+                assert status in (400, 404)
+    gauges = [
+        line for line in whole.get("/metrics").splitlines() if line.startswith("ocr_gateway_in_flight{")
+    ]
+    assert {line.rpartition(" ")[2] for line in gauges} == {"0.0"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the engine's process")
+def test_a_killed_engine_fails_its_request_clearly_and_comes_back_and_all_ends_with_sigterm() -> None:
+    with serve() as served, ThreadPoolExecutor(1) as clients:
+        engine = served.engine_pid()
+        page = encoded(picture("\n".join([WORDS] * 12), (900, 1600), 32), "PNG")
+        request = clients.submit(httpx.post, served.url + CHAT, json=chat("OCR:", page), timeout=120)
+        while 'in_flight{route="text"} 1.0' not in served.get("/metrics"):
+            time.sleep(0.01)
+        os.kill(engine, signal.SIGKILL)
+        reply = request.result()
+        assert (reply.status_code, reply.json()["error"]["code"]) == (502, "engine_died")
+        assert reply.json()["error"]["type"] == "engine_error"
+        with client(served, max_retries=20) as sdk:  # meanwhile 503 with Retry-After, which the SDK honours
+            answer = sdk.chat.completions.create(model="glm-ocr", messages=messages())
+        assert answer.choices[0].message.content == WORDS
+        engine = served.engine_pid()
+        served.process.terminate()
+        assert served.process.wait(30) in (0, -signal.SIGTERM)
+        end = time.monotonic() + 10
+        while Path(f"/proc/{engine}").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not Path(f"/proc/{engine}").exists()
+
+
+ONE = "model: m\npools: {p: {engines: [http://127.0.0.1:9]}}\nroutes: {text: {}}\n"
+LIFE = """
+model: glm-ocr
+pools:
+  plain: {engines: [ENGINES]}
+routes: {text: {}}
+polling: {scrape_s: 0.1}
+server: {linger_s: LINGER, drain_s: DRAIN}
+"""
+
+
+@contextlib.asynccontextmanager
+async def life(path: Path, *engines: str, linger_s: float = 0, drain_s: float = 30) -> AsyncIterator[Served]:
+    """`ocr-gateway serve` over scripted engines of this process."""
+    write_life(path, *engines, linger_s=linger_s, drain_s=drain_s)
+    serving = serve(path)
+    served_gateway = await asyncio.to_thread(serving.__enter__)
+    try:
+        yield served_gateway
+    finally:
+        await asyncio.to_thread(serving.__exit__, None, None, None)
+
+
+def write_life(path: Path, *engines: str, linger_s: float = 0, drain_s: float = 30) -> None:
+    text = LIFE.replace("ENGINES", ", ".join(engines))
+    path.write_text(text.replace("LINGER", str(linger_s)).replace("DRAIN", str(drain_s)))
+
+
+class Paused:
+    """An engine that begins its stream and ends it when told."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, engine: FakeEngine, request: Any, send: Any) -> None:
+        if not request.get("stream"):
+            return await answer(engine, request, send)
+        await send.start(kind="text/event-stream")
+        await send.event(chunk("one"))
+        await self.go_on.wait()
+        await send.event(chunk("two", "stop"))
+        await send.event("[DONE]")
+        return await send.body(b"", more=False)
+
+
+async def test_sigterm_lingers_then_refuses_then_drains(tmp_path: Path) -> None:
+    paused = Paused()
+    engine = FakeEngine(paused)
+    async with (
+        served(engine) as url,
+        life(tmp_path / "routes.yaml", url, linger_s=2) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=30) as http,
+    ):
+        begun = asyncio.create_task(http.post(CHAT, json=chat(stream=True)))
+        await until(lambda: engine.running)
+        running.process.send_signal(signal.SIGTERM)
+        while (ready := await http.get("/ready")).status_code == 200:
+            pass
+        assert ready.json()["status"] == "stopping"
+        assert ready.headers["connection"] == "close"
+        lingering = await http.post(CHAT, json=chat())
+        assert (lingering.status_code, lingering.headers["connection"]) == (200, "close")
+        while (refused := await http.post(CHAT, json=chat())).status_code == 200:
+            pass
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+        assert refused.headers["retry-after"] == "1"
+        assert (await http.get("/health")).status_code == 200
+        assert not begun.done()
+        paused.go_on.set()
+        assert (await begun).text.count("data: ") == 3
+        assert await asyncio.to_thread(running.process.wait, 30) == 0
+
+
+async def test_a_request_that_is_still_being_received_is_answered_too(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    body = json.dumps(chat()).encode()
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nexpect: 100-continue\r\n\r\n"
+    )
+    async with (
+        served(engine) as url,
+        life(tmp_path / "routes.yaml", url) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=30) as http,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(running.url).port)
+        writer.write(head.encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        running.process.send_signal(signal.SIGTERM)
+        while (refused := await http.post(CHAT, json=chat())).status_code == 200:
+            pass
+        assert refused.json()["error"]["code"] == "shutting_down"
+        for _ in range(100):  # it does not close its doors meanwhile
+            assert (await http.get("/health")).status_code == 200
+        writer.write(body)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert await asyncio.to_thread(running.process.wait, 30) == 0
+        writer.close()
+
+
+def raw(**members: Any) -> bytes:
+    """A request as it goes over a connection that is kept, by a proxy on the same machine."""
+    body = json.dumps(chat(**members)).encode()
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-forwarded-for: 10.0.0.9\r\ncontent-type: application/json\r\n"
+    )
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def test_no_connection_is_shut_that_a_client_may_be_about_to_use(tmp_path: Path) -> None:
+    paused = Paused()
+    engine = FakeEngine(paused)
+    async with (
+        served(engine) as url,
+        life(tmp_path / "routes.yaml", url, linger_s=2) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=30) as http,
+    ):
+        port = httpx.URL(running.url).port
+        idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", port)
+        idle_writer.write(raw())
+        assert (await idle_reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(raw(stream=True))
+        assert b"close" not in await reader.readuntil(b"\r\n\r\n")
+        running.process.send_signal(signal.SIGTERM)
+        while (refused := await http.post(CHAT, json=chat())).status_code == 200:
+            pass
+        assert refused.json()["error"]["code"] == "shutting_down"
+        assert b"hello world" in await idle_reader.read()  # to its end: a client sees that it is closed
+        paused.go_on.set()
+        assert (await reader.readuntil(b"\r\n0\r\n\r\n")).count(b"data: ") == 3
+        writer.write(raw())  # could not be told to go elsewhere
+        head, _, rest = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert b"connection: close" in head
+        assert b"hello world" in rest
+        assert await asyncio.to_thread(running.process.wait, 30) == 0
+        writer.close()
+        idle_writer.close()
+
+
+class Arrivals:
+    """Connections of which one goes when its turn comes, and one is always new."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def close_idle(self, now: float, patience_s: float) -> frozenset[tuple[str, int]]:
+        self.looks += 1
+        return frozenset({("::1", self.looks), *([("::1", 0)] if self.looks < 4 else [])})
+
+
+async def test_connections_that_go_on_arriving_do_not_hold_the_stop_up() -> None:
+    gateway, arrivals = Gateway(parse(ONE + "server: {drain_s: 3600}", "f", ROOT, {})), Arrivals()
+    await gateway.drain(arrivals, linger=False)  # type: ignore[arg-type]
+    assert arrivals.looks == 4
+    assert gateway.state.kept == {("::1", 0), ("::1", 1)}
+
+
+async def test_what_outlasts_the_drain_limit_is_broken_off(tmp_path: Path) -> None:
+    engine = FakeEngine(hang)
+    async with (
+        served(engine) as url,
+        life(tmp_path / "routes.yaml", url, drain_s=0.2) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=30) as http,
+    ):
+        begun = asyncio.create_task(http.post(CHAT, json=chat()))
+        await until(lambda: engine.running)
+        running.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(running.process.wait, 30) == 0
+        with pytest.raises(httpx.HTTPError):
+            (await begun).raise_for_status()
+        await until(lambda: engine.aborted)
+
+
+@pytest.mark.parametrize("by_signal", [False, True])
+async def test_a_reload_under_load_drops_nothing(tmp_path: Path, by_signal: bool) -> None:
+    path = tmp_path / "routes.yaml"
+    old, new, paused = FakeEngine(), FakeEngine(), Paused()
+    async with (
+        served(old) as old_url,
+        served(new) as new_url,
+        life(path, old_url) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=30) as http,
+    ):
+        old.behave = paused
+        begun = asyncio.create_task(http.post(CHAT, json=chat(stream=True)))
+        await until(lambda: old.running)
+        ending = asyncio.Event()
+        statuses: list[int] = []
+
+        async def client() -> None:
+            while not ending.is_set():
+                statuses.append((await http.post(CHAT, json=chat())).status_code)
+
+        clients = [asyncio.create_task(client()) for _ in range(8)]
+        await until(lambda: len(statuses) > 20)
+        write_life(path, new_url)
+        if by_signal:
+            running.process.send_signal(signal.SIGHUP)
+        await until(lambda: len(new.bodies) > 20)
+        before = len(old.bodies)
+        path.write_text("model: [")
+        while "config_reload_failures_total 1.0" not in (await http.get("/metrics")).text:
+            pass
+        ending.set()
+        await asyncio.gather(*clients)
+        assert set(statuses) == {200}
+        assert len(old.bodies) == before
+        page = (await http.get("/metrics")).text
+        assert "config_reloads_total 1.0" in page
+        assert f'engine_up{{engine="{old_url[7:]}",pool="plain"}} 0.0' in page
+        paused.go_on.set()
+        assert (await begun).text.count("data: ") == 3
+        while old_url[7:] in (await http.get("/metrics")).text:
+            pass
+
+
+async def test_a_background_task_that_fails_is_not_swallowed(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise RuntimeError("the poller broke")
+
+    async with background(fail()):
+        await until(lambda: "the poller broke" in caplog.text)
+
+
+def test_only_the_embedded_engine_is_started_again_when_it_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = Gateway(load(ROOT / "routes.yaml"))
+    killed: list[str] = []
+    monkeypatch.setattr("gateway.engines.supervisor.Supervisor.kill", lambda _: killed.append("killed"))
+    gateway._restart(Engine("vllm:8000", "http://vllm:8000", "p", 0))
+    assert killed == []
+    gateway._restart(gateway.state.engines()[0])
+    assert killed == ["killed"]
+    assert gateway.supervisor is not None
+    gateway.supervisor._socket.close()
+
+
+def test_an_application_without_its_lifespan_says_what_is_missing() -> None:
+    gateway = Gateway(parse(ONE, "f", ROOT, {}))
+    with pytest.raises(RuntimeError, match="lifespan"):
+        gateway._running_dispatcher()

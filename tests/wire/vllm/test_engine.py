@@ -1,0 +1,515 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.serving import SHARED
+from gateway.model import Speculation
+from gateway.wire.vllm.engine import (
+    FINISH_REASONS,
+    EngineCounts,
+    EngineReading,
+    EngineWork,
+    Histogram,
+    Simulated,
+    error_body,
+    is_stopping,
+    metrics_page,
+    read_metrics,
+    read_speculation,
+    read_version,
+    read_work,
+    speculative_object,
+)
+
+CAPTURES = SHARED / "tiny-vllm/captures"
+PAGE = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 1.0
+"""
+
+count = st.integers(0, 2**50)
+requests = st.integers(0, 200_000)
+
+
+def samples(page: str) -> dict[tuple[str, str], float]:
+    return {
+        (sample.name, sample.labels.get("finished_reason", "")): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def test_the_page_has_vllms_names_and_labels() -> None:
+    counts = EngineCounts(
+        running=2, waiting=3, prompt_tokens=40, generation_tokens=50, finished={"stop": 6, "abort": 1}
+    )
+    page = metrics_page(counts, "glm-ocr")
+    assert samples(page) == {
+        ("vllm:num_requests_running", ""): 2,
+        ("vllm:num_requests_waiting", ""): 3,
+        ("vllm:prompt_tokens_total", ""): 40,
+        ("vllm:generation_tokens_total", ""): 50,
+        **{
+            ("vllm:request_success_total", reason): {"stop": 6, "abort": 1}.get(reason, 0)
+            for reason in FINISH_REASONS
+        },
+    }
+    assert 'vllm:num_requests_running{engine="0",model_name="glm-ocr"} 2.0\n' in page
+    assert "spec_decode" not in page
+
+
+def test_label_values_are_escaped() -> None:
+    page = metrics_page(EngineCounts(), 'a"b\\c\nd', engine="1")
+    (family, *_) = text_string_to_metric_families(page)
+    assert family.samples[0].labels == {"engine": "1", "model_name": 'a"b\\c\nd'}
+
+
+def test_every_position_of_the_depth_is_exported() -> None:
+    page = metrics_page(EngineCounts(speculation=Speculation(0, 0, 0, (0, 0, 0))), "m")
+    for position in range(3):
+        assert (
+            "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+            f'{{engine="0",model_name="m",position="{position}"}} 0.0\n'
+        ) in page
+
+
+def test_a_histogram_is_cumulative_and_ends_at_infinity() -> None:
+    histogram = Histogram("e2e_request_latency_seconds")
+    histogram.observe(0.3)
+    histogram.observe(3, times=2)
+    histogram.observe(1e6)
+    page = metrics_page(EngineCounts(latencies=[histogram]), "m")
+    found = {
+        (sample.name, sample.labels.get("le", "")): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    name = "vllm:e2e_request_latency_seconds"
+    buckets = [value for (sample, _), value in found.items() if sample == f"{name}_bucket"]
+    assert buckets == sorted(buckets)
+    assert found[f"{name}_bucket", "0.3"] == 1
+    assert found[f"{name}_bucket", "2.5"] == 1
+    assert found[f"{name}_bucket", "5.0"] == 3
+    assert found[f"{name}_bucket", "7680.0"] == 3
+    assert found[f"{name}_bucket", "+Inf"] == found[f"{name}_count", ""] == 4
+    assert found[f"{name}_sum", ""] == 0.3 + 6 + 1e6
+
+
+@given(
+    st.builds(
+        EngineCounts,
+        running=requests,
+        waiting=requests,
+        prompt_tokens=count,
+        generation_tokens=count,
+        finished=st.dictionaries(st.sampled_from(FINISH_REASONS), st.integers(0, 2**40)),
+        awake=st.sampled_from([None, True, False]),
+        kv_usage=st.one_of(st.none(), st.floats(0, 1)),
+        speculation=st.one_of(
+            st.none(),
+            st.builds(
+                Speculation,
+                count,
+                count,
+                count,
+                st.lists(st.integers(0, 2**40), min_size=1, max_size=16).map(tuple),
+            ),
+        ),
+        latencies=st.just([Histogram("time_to_first_token_seconds")]),
+    ),
+    st.text(),
+)
+def test_what_is_written_is_read(counts: EngineCounts, model: str) -> None:
+    assert read_metrics(metrics_page(counts, model).encode("utf-8", "replace")) == EngineReading(
+        running=counts.running,
+        waiting=counts.waiting,
+        awake=counts.awake is not False,
+        generation_tokens=counts.generation_tokens,
+        prompt_tokens=counts.prompt_tokens,
+        finished=sum(counts.finished.values()),
+        speculation={} if counts.speculation is None else {"0": counts.speculation},
+    )
+
+
+@given(st.lists(st.tuples(requests, st.booleans()), min_size=1, max_size=4))
+def test_data_parallel_ranks_are_summed_and_one_asleep_is_asleep(ranks: list[tuple[int, bool]]) -> None:
+    pages = [
+        metrics_page(
+            EngineCounts(
+                running=number, awake=awake, speculation=Speculation(number, number, number, (number,))
+            ),
+            "m",
+            engine=str(rank),
+        )
+        for rank, (number, awake) in enumerate(ranks)
+    ]
+    reading = read_metrics("".join(pages).encode())
+    total = sum(number for number, _ in ranks)
+    assert reading.running == total
+    assert reading.speculation == {
+        str(rank): Speculation(number, number, number, (number,)) for rank, (number, _) in enumerate(ranks)
+    }
+    assert reading.awake == all(awake for _, awake in ranks)
+
+
+def test_an_engines_page_needs_only_its_load() -> None:
+    reading = read_metrics(PAGE)
+    assert (reading.running, reading.waiting, reading.awake) == (2, 1, True)
+    assert reading.speculation == {}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"",
+        b"<html>vllm:num_requests_running</html>",
+        PAGE.replace(b"num_requests_waiting", b"num_requests_wanting"),
+        PAGE.replace(b"2.0", b"NaN"),
+        PAGE.replace(b"2.0", b"+Inf"),
+        PAGE.replace(b"2.0", b"two"),
+        PAGE.replace(b"2.0", b"-1.0"),
+        PAGE.replace(b"2.0", b"1e300"),
+        PAGE.replace(b"2.0", b"1" * 100_000),
+        PAGE.replace(b"2.0", b"999999.0") + PAGE.replace(b"2.0", b"9.0"),
+        PAGE + b"vllm:generation_tokens_total{} -3\n",
+        PAGE + b'vllm:request_success_total{finished_reason="stop"} 1\n' * 10_000,
+        PAGE + b"".join(b'vllm:spec_decode_num_drafts_total{engine="%d"} 1\n' % rank for rank in range(300)),
+        PAGE + b'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0"} 1.0\n',
+        PAGE + b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="999999"} 1.0\n',
+    ],
+)
+def test_another_page_is_refused(page: bytes) -> None:
+    with pytest.raises(ValueError, match=r"vllm|position|could not convert|no engine has|longer than any"):
+        read_metrics(page)
+
+
+@given(st.binary(max_size=200))
+def test_no_page_breaks_the_reader(page: bytes) -> None:
+    for data in (page, PAGE + page):
+        with contextlib.suppress(ValueError):
+            assert isinstance(read_metrics(data), EngineReading)
+
+
+def test_labels_cannot_pretend_to_be_others() -> None:
+    name = r"a} 7.0,position=\"5\",sleep_state=\"awake\""
+    page = (
+        'vllm:spec_decode_num_drafts_total{engine="0"} 4.0\n'
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        f'{{engine="0",model_name="{name}",position="0"}} 3.0\n'
+    )
+    assert read_metrics(PAGE + page.encode()).speculation == {"0": Speculation(4, 0, 0, (3,))}
+
+
+@pytest.mark.parametrize("engine", ["mtp0", "mtp1", "mtp3", "ngram3"])
+def test_recorded_pages_are_read(engine: str) -> None:
+    if not CAPTURES.exists():
+        pytest.skip("needs the recorded pages")
+    depth = int(re.sub(r"\D", "", engine))
+    reading = read_metrics((CAPTURES / engine / "metrics_after_single.txt").read_bytes())
+    assert (reading.running, reading.waiting, reading.awake) == (0, 0, True)
+    assert (reading.generation_tokens, reading.prompt_tokens, reading.finished) == (1116, 120, 6)
+    if depth:
+        told = reading.speculation["0"]
+        assert len(told.accepted_per_position) == depth
+        assert told.accepted == sum(told.accepted_per_position)
+        assert told.draft_tokens == depth * told.drafts > 0
+    else:
+        assert reading.speculation == {}
+
+
+@pytest.mark.parametrize("engine", ["mtp0", "mtp3"])
+def test_the_writers_series_are_vllms(engine: str) -> None:
+    if not CAPTURES.exists():
+        pytest.skip("needs the recorded pages")
+    kinds = re.compile(r"^# (?:TYPE|HELP) vllm:(\S+) (.+)$", re.MULTILINE)
+    recorded = set(kinds.findall((CAPTURES / engine / "metrics_before.txt").read_text()))
+    bounds = re.compile(r'vllm:(\w+)_bucket\{.*le="([^"]+)"')
+    recorded_bounds = set(bounds.findall((CAPTURES / engine / "metrics_before.txt").read_text()))
+    counts = EngineCounts(
+        awake=True,
+        kv_usage=0.5,
+        speculation=None if engine == "mtp0" else Speculation(0, 0, 0, (0, 0, 0)),
+        latencies=[
+            Histogram(f"{name}_seconds")
+            for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
+        ],
+    )
+    page = metrics_page(counts, "tiny-ocr")
+    assert set(kinds.findall(page)) <= recorded
+    assert {(name, bound) for name, bound in recorded_bounds if f"vllm:{name}_bucket" in page} == set(
+        bounds.findall(page)
+    )
+
+
+@pytest.mark.parametrize(("engine", "steps"), [("mtp0", 1110), ("mtp3", 413)])
+def test_a_recorded_pages_work_is_read(engine: str, steps: int) -> None:
+    if not CAPTURES.exists():
+        pytest.skip("needs the recorded pages")
+    page = (CAPTURES / engine / "metrics_after_single.txt").read_bytes()
+    work = read_work(page)
+    assert work.reading == read_metrics(page)
+    assert (work.preemptions, work.kv_usage) == (0, 0)
+    assert (work.cache_hits, work.cache_queries) == (0, work.reading.prompt_tokens)
+    assert (work.first_tokens, work.steps) == (work.reading.finished, steps)
+    assert work.steps_s is not None
+    assert work.steps_s > 0
+    assert work.simulated is None
+    told = work.reading.speculation
+    # Each step of one request at a time is a draft, but for the few whose drafts would not fit.
+    assert not told or told["0"].drafts == pytest.approx(steps, rel=0.01)
+
+
+def test_work_is_summed_over_ranks_and_the_fullest_cache_counts() -> None:
+    inter_token = Histogram("inter_token_latency_seconds")
+    inter_token.observe(0.5, times=4)
+    first_token = Histogram("time_to_first_token_seconds")
+    first_token.observe(2)
+    pages = [
+        metrics_page(
+            EngineCounts(running=1, kv_usage=usage, latencies=(first_token, inter_token)), "m", engine=rank
+        )
+        + f'vllm:num_preemptions_total{{engine="{rank}"}} 3.0\n'
+        f'vllm:prefix_cache_hits_total{{engine="{rank}"}} 5.0\n'
+        f'vllm:prefix_cache_queries_total{{engine="{rank}"}} 7.0\n'
+        f'vllm:external_prefix_cache_queries_total{{engine="{rank}"}} 11.0\n'
+        for rank, usage in (("0", 0.25), ("1", 0.75))
+    ]
+    page = "".join(pages).encode()
+    assert read_work(page) == EngineWork(
+        read_metrics(page),
+        preemptions=6,
+        kv_usage=0.75,
+        cache_hits=10,
+        cache_queries=14,
+        first_tokens=2,
+        steps=8,
+        steps_s=4,
+    )
+
+
+def test_work_that_is_not_told_is_not_known() -> None:
+    assert read_work(PAGE) == EngineWork(read_metrics(PAGE))
+
+
+@given(
+    st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"])),
+    st.floats(0, 1e9),
+    st.floats(1e-6, 1e6),
+)
+def test_a_simulated_engines_page_tells_its_clock(fit: str, clock_s: float, scale: float) -> None:
+    simulated = Simulated(fit, clock_s, scale)
+    page = metrics_page(EngineCounts(running=2), "m", simulated=simulated)
+    assert page.startswith("# simulated engine, fit ")
+    assert read_work(page.encode()).simulated == simulated
+    assert read_metrics(page.encode()).simulated
+    assert read_metrics(page.encode()).running == 2
+
+
+def test_a_simulated_engines_page_is_prometheus_own() -> None:
+    page = metrics_page(EngineCounts(), "m", simulated=Simulated("h100-9b", 12.5, 10))
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    for name, value in (("simulated:clock_seconds", 12.5), ("simulated:time_scale", 10)):
+        assert families[name].type == "gauge"
+        assert [sample.value for sample in families[name].samples] == [value]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"",
+        b"# simulated engine, fit h100-9b\n" + PAGE,
+        PAGE + b"vllm:num_preemptions_total NaN\n",
+        metrics_page(EngineCounts(), "m", simulated=Simulated("x", float("inf"), 1)).encode(),
+    ],
+)
+def test_no_work_is_read_off_another_page(page: bytes) -> None:
+    with pytest.raises(ValueError, match=r"vLLM"):
+        read_work(page)
+
+
+@given(st.binary(max_size=200))
+def test_no_page_breaks_the_reader_of_work(page: bytes) -> None:
+    for data in (page, PAGE + page, b"# simulated engine, fit " + page + PAGE):
+        with contextlib.suppress(ValueError):
+            assert isinstance(read_work(data), EngineWork)
+
+
+def test_an_answers_speculation_is_as_vllm_tells_it() -> None:
+    # A recorded answer's figures.
+    assert speculative_object([20, 26, 26, 38], 330) == {
+        "mean_acceptance_length": 2.745454545454545,
+        "draft_acceptance_rate": 0.5818181818181818,
+        "acceptance_histogram": [20, 26, 26, 38],
+        "num_spec_steps": 110,
+        "num_accepted_draft_tokens": 192,
+        "num_draft_tokens": 330,
+        "num_spec_tokens": 3,
+    }
+
+
+# The `metrics` of a recorded answer of 301 tokens at depth 3.
+METRICS = {"time_to_first_token_ms": None, "speculative_decoding": speculative_object([20, 26, 26, 38], 330)}
+
+
+def test_an_answers_speculation_is_read() -> None:
+    assert read_speculation(json.dumps(METRICS).encode()) == Speculation(110, 192, 330, (90, 64, 38))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=9), st.data())
+def test_what_is_told_of_an_answer_is_read_as_it_was(histogram: list[int], data: st.DataObject) -> None:
+    drafts, accepted = sum(histogram), sum(place * count for place, count in enumerate(histogram))
+    draft_tokens = data.draw(st.integers(accepted, drafts * (len(histogram) - 1)))
+    told = read_speculation(
+        json.dumps({"speculative_decoding": speculative_object(histogram, draft_tokens)}).encode()
+    )
+    assert told is not None
+    assert (told.drafts, told.accepted, told.draft_tokens) == (drafts, accepted, draft_tokens)
+    assert sum(told.accepted_per_position) == accepted
+    assert list(told.accepted_per_position) == sorted(told.accepted_per_position, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"acceptance_histogram": None},
+        {"acceptance_histogram": []},
+        {"acceptance_histogram": [110]},
+        {"acceptance_histogram": [20, 26, 26, -38]},
+        {"acceptance_histogram": [20, 26, 26, 38.5]},
+        {"acceptance_histogram": [20, 26, 26, 37]},
+        {"acceptance_histogram": [0] * 200},
+        {"acceptance_histogram": "20,26,26,38"},
+        {"num_spec_steps": 109},
+        {"num_spec_steps": None},
+        {"num_accepted_draft_tokens": 191},
+        {"num_draft_tokens": 191},
+        {"num_draft_tokens": 331},
+        {"num_draft_tokens": 2**60},
+    ],
+)
+def test_figures_that_do_not_add_up_are_no_figures(changed: dict[str, object]) -> None:
+    figures = {**speculative_object([20, 26, 26, 38], 330), **changed}
+    assert read_speculation(json.dumps({"speculative_decoding": figures}).encode()) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"null",
+        b"{}",
+        b"[]",
+        b'{"speculative_decoding": null}',
+        b'{"speculative_decoding": 3}',
+        b"",
+        b"\xff",
+        b"[" * 9999,
+    ],
+)
+def test_where_nothing_is_told_there_is_no_figure(raw: bytes) -> None:
+    assert read_speculation(raw) is None
+
+
+@pytest.mark.parametrize(("name", "drafts"), [("chat_response.txt", 110), ("stream_formula_sse.txt", 25)])
+def test_recorded_answers_are_read(name: str, drafts: int) -> None:
+    if not CAPTURES.exists():
+        pytest.skip("needs the recorded answers")
+    recorded = (CAPTURES / "per_request_metrics" / name).read_text()
+    (metrics,) = re.findall(r'"metrics":(\{.*\})\}', recorded)
+    told = read_speculation(metrics.encode())
+    assert told is not None
+    assert told.drafts == drafts
+
+
+def test_an_answer_without_drafts_has_length_one_and_rate_nought() -> None:
+    told = speculative_object([0, 0], 0)
+    assert (told["mean_acceptance_length"], told["draft_acceptance_rate"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, "BadRequestError"), (404, "NotFoundError"), (500, "InternalServerError")],
+)
+def test_an_errors_code_is_its_status(status: int, kind: str) -> None:
+    assert json.loads(error_body(status, "no", "model")) == {
+        "error": {"message": "no", "type": kind, "param": "model", "code": status}
+    }
+
+
+def test_an_engine_tells_its_version() -> None:
+    assert read_version(b'{"version": "0.33.0", "more": 1}') == "0.33.0"
+
+
+@pytest.mark.parametrize("page", [b"", b"{}", b'{"version": 5}', b"<html>", b"\xff"])
+def test_what_is_no_version_is_refused(page: bytes) -> None:
+    with pytest.raises(ValueError, match="not a vLLM version page"):
+        read_version(page)
+
+
+def test_tells_an_engine_that_shuts_down_from_one_that_failed() -> None:
+    assert is_stopping("cannot schedule new futures after shutdown")
+    assert not is_stopping("Failed to load image: cannot identify image file")
+    assert not is_stopping("unknown format: cannot schedule new futures after shutdown")
+
+
+def test_an_absurd_version_and_an_absurd_histogram_cost_nothing() -> None:
+    told = read_version(b'{"version": "0.3\\u0000\\n' + b"x" * 100_000 + b'"}')
+    assert told.startswith("0.3xxx")
+    assert len(told) <= 100
+    many = b"0," * 100_000 + b"0"
+    assert read_speculation(b'{"speculative_decoding": {"acceptance_histogram": [' + many + b"]}}") is None
+
+
+LINES = st.lists(
+    st.builds(
+        "vllm:{}{} {}".format,
+        st.sampled_from(
+            [
+                "num_requests_running",
+                "num_requests_waiting",
+                "engine_sleep_state",
+                "spec_decode_num_drafts_total",
+                "spec_decode_num_accepted_tokens_total",
+                "spec_decode_num_accepted_tokens_per_pos_total",
+                "kv_cache_usage_perc",
+                "prefix_cache_hits_total",
+            ]
+        ),
+        st.sampled_from(["", "{}", '{engine="1",position="3"}', '{position="999999999"}', '{a="}"}', "{"]),
+        st.one_of(st.floats().map(str), st.integers().map(str), st.text(max_size=5)),
+    ),
+    max_size=8,
+)
+
+
+@given(LINES)
+def test_no_series_break_the_readers(lines: list[str]) -> None:
+    page = "\n".join([*lines, "vllm:num_requests_running 1", "vllm:num_requests_waiting 2"]).encode()
+    for read in (read_metrics, read_work):
+        with contextlib.suppress(ValueError):
+            read(page)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(speculative_object([1, 1], 2))), st.lists(st.integers()) | st.integers()
+    )
+)
+def test_what_was_drafted_adds_up_or_is_not_told(told: dict[str, object]) -> None:
+    raw = json.dumps({"speculative_decoding": {**speculative_object([2, 1, 1], 8), **told}}).encode()
+    found = read_speculation(raw)
+    assert found is None or (found.adds_up and found.accepted == sum(found.accepted_per_position))
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_break_the_readers_of_small_pages(raw: bytes) -> None:
+    assert read_speculation(raw) is None
+    with pytest.raises(ValueError, match="version page"):
+        read_version(raw)
