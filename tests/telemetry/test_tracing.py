@@ -348,7 +348,7 @@ _SERVES = """
 import asyncio, json, sys
 import httpx
 from pathlib import Path
-from gateway.app import Gateway
+from gateway.server.app import Gateway
 from gateway.config import parse
 from tests.support import CONFIG, FakeEngine, chat, served, serving, until
 
