@@ -103,6 +103,13 @@ class BodyTooLarge(GatewayError):
     kind = "invalid_request_error"
 
 
+class UnsupportedMediaType(GatewayError):
+    """A body in an encoding that is not read (415)."""
+
+    status = 415
+    kind = "invalid_request_error"
+
+
 class EngineFailed(GatewayError):
     """The engine broke off, answered nonsense or refused our key (502)."""
 
