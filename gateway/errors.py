@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
 
 class GatewayError(Exception):
     """A request that gets no answer, with all that its error body and headers need.
@@ -136,8 +142,14 @@ class ClientLeft(Exception):
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; `problems` holds one `file:line: key: ...` line each."""
+    """A configuration that cannot be used.
 
-    def __init__(self, problems: list[str]) -> None:
+    Attributes:
+        problems: one `file:line: key: ...` line each.
+        sources: the files that it was to be read from, as Config.sources.
+    """
+
+    def __init__(self, problems: list[str], sources: Mapping[Path, bytes] | None = None) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+        self.sources = sources or {}
