@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.config import Timeouts, parse
+from gateway.engines.vllm_json import speculative_object
 from gateway.errors import GatewayError
 from gateway.model import Engine, Speculation, Usage
 from gateway.policy.account.acceptance import Sample, Source
@@ -24,7 +25,7 @@ from gateway.state.store import Lease, State
 from gateway.upstream.client import EngineClient
 from gateway.wire.openai.completions import COMPLETIONS
 from gateway.wire.responses import RESPONSES
-from gateway.wire.vllm.engine import STOPPING, speculative_object
+from gateway.wire.vllm.engine import STOPPING
 from tests.support import (
     USAGE,
     FakeEngine,

@@ -35,9 +35,10 @@ from gateway.engines.embedded.answers import GREETING, answer
 from gateway.engines.embedded.ocr_request import parse, parse_response
 from gateway.engines.embedded.reader_threads import Workers
 from gateway.engines.embedded.tokens import TokenBudget
+from gateway.engines.vllm_json import error_body
+from gateway.engines.vllm_page import EngineCounts, metrics_page
 from gateway.errors import GatewayError
 from gateway.telemetry import logs
-from gateway.wire.vllm.engine import EngineCounts, error_body, metrics_page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from gateway.engines.simulated.clock import Clock, ClockCounters
+from gateway.engines.vllm_page import EngineCounts, LatencyHistogram
 from gateway.model import Speculation
-from gateway.wire.vllm.engine import EngineCounts, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,9 +155,9 @@ class Runner:
         """Set all counters to zero."""
         self._clock.counters = ClockCounters(self._depth)
         self._finished: Counter[str] = Counter()
-        self._first_token = Histogram("time_to_first_token_seconds")
-        self._inter_token = Histogram("inter_token_latency_seconds")
-        self._whole = Histogram("e2e_request_latency_seconds")
+        self._first_token = LatencyHistogram("time_to_first_token_seconds")
+        self._inter_token = LatencyHistogram("inter_token_latency_seconds")
+        self._whole = LatencyHistogram("e2e_request_latency_seconds")
 
     def counts(self, *, awake: bool) -> EngineCounts:
         """Return what the metrics page says; its latencies are real seconds, not virtual ones."""

@@ -34,9 +34,11 @@ from gateway.engines.simulated.completion_json import Reply, ResponseReply
 from gateway.engines.simulated.completion_request import parse, parse_response
 from gateway.engines.simulated.faults import NO_FAULT, Fault, parse_fault
 from gateway.engines.simulated.runner import Runner
+from gateway.engines.vllm_json import error_body, speculative_object
+from gateway.engines.vllm_page import metrics_page
 from gateway.errors import GatewayError, Unavailable
 from gateway.policy.sort.evidence import SortRules
-from gateway.wire.vllm.engine import STOPPING, Simulated, error_body, metrics_page, speculative_object
+from gateway.wire.vllm.engine import STOPPING, Simulated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

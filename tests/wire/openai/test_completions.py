@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.engines.vllm_json import speculative_object
 from gateway.errors import BadRequest, Unavailable
 from gateway.model import Speculation, Usage
 from gateway.wire.openai.completions import (
@@ -19,7 +20,6 @@ from gateway.wire.openai.completions import (
     read_error_message,
 )
 from gateway.wire.openai.completions import rewritten as pieces
-from gateway.wire.vllm.engine import speculative_object
 from tests.support import chat, chunk
 
 JSON = st.recursive(
