@@ -25,7 +25,7 @@ from gateway.state.fleet import Fleet
 from gateway.state.ledger import Kind, Ledger
 from gateway.state.store import Lease, State
 from gateway.telemetry.metrics import Metrics
-from gateway.wire.openai.completions import StreamChunk, read_chunk
+from gateway.wire.openai.completion import StreamChunk, read_chunk
 from gateway.wire.vllm.engine import read_speculation
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from gateway.telemetry.logs import Line
 from gateway.wire.image import remote_url
 from gateway.wire.image.pixels import decoding_bytes
 from gateway.wire.mistral import ocr
-from gateway.wire.openai.completions import error_body
+from gateway.wire.openai.error_shape import error_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -12,16 +12,8 @@ import msgspec
 
 from gateway.errors import BadRequest
 from gateway.model import SortFacts
-from gateway.wire.openai.completions import (
-    MAX_USAGE_BYTES,
-    CompletionRequest,
-    Dialect,
-    StreamChunk,
-    WholeAnswer,
-    error_body,
-    parse_lifted,
-    usage_of,
-)
+from gateway.wire.openai.completion import MAX_USAGE_BYTES, Dialect, StreamChunk, WholeAnswer, usage_of
+from gateway.wire.openai.error_shape import error_body
 from gateway.wire.openai.parts import (
     MAX_TEXT_CHARS,
     Kinds,
@@ -33,6 +25,7 @@ from gateway.wire.openai.parts import (
     read_content,
     route_of,
 )
+from gateway.wire.openai.request_body import CompletionRequest, parse_lifted
 from gateway.wire.raw_json import NULL, decode_body, is_set, member_of, object_of, sent
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from gateway.state.body_memory import Memory
 from gateway.state.fleet import Fleet
 from gateway.state.store import Lease, State
 from gateway.upstream.client import EngineClient
-from gateway.wire.openai.completions import COMPLETIONS
+from gateway.wire.openai.completion import COMPLETIONS
 from gateway.wire.responses import RESPONSES
 from gateway.wire.vllm.engine import STOPPING
 from tests.support import (
@@ -42,7 +42,7 @@ from tests.support import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.wire.openai.completions import Dialect
+    from gateway.wire.openai.completion import Dialect
 
 CONFIG = """
 model: m

@@ -14,7 +14,7 @@ from gateway.errors import BadRequest
 from gateway.wire import lift as lifting
 from gateway.wire import openai
 from gateway.wire.lift import KEPT_BYTES, Lifted, lift
-from gateway.wire.openai import completions
+from gateway.wire.openai import request_body
 from tests.support import chat
 
 HEAD = b'{"a":"data:image/png;base64,'
@@ -99,7 +99,7 @@ class Unlifted:
 
     def __enter__(self) -> None:
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(completions, "lift", lambda *_: None)
+        self._patch.setattr(request_body, "lift", lambda *_: None)
 
     def __exit__(self, *_: object) -> None:
         self._patch.undo()

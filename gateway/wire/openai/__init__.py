@@ -1,22 +1,17 @@
-"""OpenAI's formats. The functions that others call stand here; begin reading in `completions`."""
+"""OpenAI's formats, read only as far as the gateway needs. What others call stands here; begin with `request_body`."""
 
-from gateway.wire.openai.completions import (
+from gateway.wire.openai.completion import (
     COMPLETIONS,
-    CompletionRequest,
     Dialect,
     StreamChunk,
     WholeAnswer,
-    error_body,
-    error_event,
-    error_headers,
-    parse_lifted,
-    parse_request,
     read_answer,
     read_chunk,
-    read_error_message,
-    rewritten,
     usage_of,
 )
+from gateway.wire.openai.error_shape import error_body, error_event, error_headers, read_error_message
+from gateway.wire.openai.request_body import CompletionRequest, parse_lifted, parse_request
+from gateway.wire.openai.upstream_body import rewritten
 
 __all__ = [
     "COMPLETIONS",
