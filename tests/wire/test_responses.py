@@ -13,7 +13,7 @@ from gateway.errors import BadRequest, EngineFailed
 from gateway.model import Usage
 from gateway.wire import sse
 from gateway.wire.openai.completion import StreamChunk, WholeAnswer
-from gateway.wire.openai.upstream_body import rewritten
+from gateway.wire.openai.request_body import rewritten
 from gateway.wire.responses import error_event, parse_request, read_answer, read_chunk
 from tests.support import asked, response, response_events
 from tests.wire.openai.test_request_body import JSON

@@ -1,4 +1,7 @@
-"""OpenAI's formats, read only as far as the gateway needs. What others call stands here; begin with `request_body`."""
+"""OpenAI's formats, as far as the gateway reads them.
+
+What others call stands here; begin with `request_body`.
+"""
 
 from gateway.wire.openai.completion import (
     COMPLETIONS,
@@ -10,8 +13,7 @@ from gateway.wire.openai.completion import (
     usage_of,
 )
 from gateway.wire.openai.error_shape import error_body, error_event, error_headers, read_error_message
-from gateway.wire.openai.request_body import CompletionRequest, parse_lifted, parse_request
-from gateway.wire.openai.upstream_body import rewritten
+from gateway.wire.openai.request_body import CompletionRequest, parse_lifted, parse_request, rewritten
 
 __all__ = [
     "COMPLETIONS",

@@ -10,7 +10,7 @@ import msgspec
 from gateway.model import Speculation, Usage
 from gateway.wire import sse
 from gateway.wire.openai.error_shape import error_event
-from gateway.wire.raw_json import NULL, elements, object_of, sent
+from gateway.wire.partial_json import NULL, elements, object_of, sent
 from gateway.wire.vllm.engine import read_speculation
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.wire import sse
-from gateway.wire.raw_json import object_of
+from gateway.wire.partial_json import object_of
 
 if TYPE_CHECKING:
     from gateway.errors import GatewayError
