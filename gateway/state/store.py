@@ -14,7 +14,7 @@ from gateway.policy.account.pace import Pace
 from gateway.policy.choose.balance import WARM_S, Board, Choice, EngineView, Fitness
 from gateway.policy.choose.split import Plan, Pool, Situation
 from gateway.policy.fail.breaker import Breaker, Outcome, Phase
-from gateway.policy.fail.retry import Budget, Failure, blame, may_retry
+from gateway.policy.fail.retry import Budget, Failure, blame, budget_after_retry
 from gateway.state.body_memory import Memory
 from gateway.state.ledger import Kind, Ledger, Tally
 from gateway.state.queues import Queues
@@ -686,8 +686,8 @@ class State:
         self._budget = self._budget.begun(self._clock())
 
     def may_retry(self, failure: Failure, *, attempts: int, seconds_left: float) -> bool:
-        """Decide on another attempt, and take it from the budget; see policy.retry.may_retry."""
-        decision = may_retry(
+        """Decide on another attempt, and take it from the budget; see policy.fail.retry."""
+        budget = budget_after_retry(
             failure,
             attempts=attempts,
             per_request=self.fleet.config.retry.per_request,
@@ -695,8 +695,9 @@ class State:
             budget=self._budget,
             now=self._clock(),
         )
-        self._budget = decision.budget
-        return decision.retry
+        if budget:
+            self._budget = budget
+        return budget is not None
 
     # --- views
 
