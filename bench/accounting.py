@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.config import parse
+from gateway.engines.vllm_json import speculative_object
 from gateway.model import Engine, Reading, Speculation
 from gateway.policy.account.acceptance import of_answer
 from gateway.state.fleet import Fleet
@@ -25,8 +26,8 @@ from gateway.state.lease import Lease
 from gateway.state.ledger import AnswerKind, SpeculationLedger
 from gateway.state.store import State
 from gateway.telemetry.metrics import Metrics
-from gateway.wire.openai.completions import StreamChunk, read_chunk
-from gateway.wire.vllm.engine import read_speculation, speculative_object
+from gateway.wire.openai.completion import StreamChunk, read_chunk
+from gateway.wire.vllm.engine import read_speculation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

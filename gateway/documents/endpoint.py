@@ -29,9 +29,9 @@ from gateway.request.attempt import Reply
 from gateway.request.dispatch import CLIENT_LEFT, Call, alias_of, refuse_draining
 from gateway.telemetry.logs import Line
 from gateway.wire.image import remote_url
-from gateway.wire.image.pixels import decoding_bytes
+from gateway.wire.image.headers import decoding_bytes
 from gateway.wire.mistral import ocr
-from gateway.wire.openai.completions import error_body
+from gateway.wire.openai.error_shape import error_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

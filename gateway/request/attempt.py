@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.state.lease import Lease
     from gateway.telemetry.tracing import Trace
     from gateway.upstream.client import Answer, EngineClient
-    from gateway.wire.openai.completions import Dialect
+    from gateway.wire.openai.completion import Dialect
 
 # What a client should wait where an engine does not say, and the longest that one may say.
 RETRY_AFTER_S = 2

@@ -6,7 +6,8 @@ from collections import OrderedDict
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from gateway.policy.admit.admission import MeanTokens, QueueSpeed, Turns, idle, next_turn
+from gateway.policy.account.pace import MeanTokens
+from gateway.policy.admit.admission import QueueSpeed, Turns, idle, next_turn
 from gateway.policy.admit.fairness import FairQueue
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gateway.policy.fail.retry import Budget, may_retry
+from gateway.policy.fail.retry import Budget, budget_after_retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,8 @@ class RetryBudget:
         self._budget = self._budget.begun(self._clock())
 
     def may_retry(self, failure: Failure, *, attempts: int, seconds_left: float) -> bool:
-        """Decide on another attempt, and take it from the budget; see policy.fail.retry.may_retry."""
-        decision = may_retry(
+        """Decide on another attempt, and take it from the budget; see policy.fail.retry."""
+        left = budget_after_retry(
             failure,
             attempts=attempts,
             per_request=self._per_request,
@@ -41,8 +41,9 @@ class RetryBudget:
             budget=self._budget,
             now=self._clock(),
         )
-        self._budget = decision.budget
-        return decision.retry
+        if left:
+            self._budget = left
+        return left is not None
 
     def remaining(self) -> float:
         """Return how many further attempts may be made at once."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.config import Timeouts, parse
+from gateway.engines.vllm_json import speculative_object
 from gateway.errors import GatewayError
 from gateway.model import Engine, Speculation, Usage
 from gateway.policy.account.acceptance import Sample, Source
@@ -23,9 +24,9 @@ from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
 from gateway.state.store import State
 from gateway.upstream.client import EngineClient
-from gateway.wire.openai.completions import COMPLETIONS
+from gateway.wire.openai.completion import COMPLETIONS
 from gateway.wire.responses import RESPONSES
-from gateway.wire.vllm.engine import STOPPING, speculative_object
+from gateway.wire.vllm.engine import STOPPING
 from tests.support import (
     USAGE,
     FakeEngine,
@@ -42,7 +43,7 @@ from tests.support import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.wire.openai.completions import Dialect
+    from gateway.wire.openai.completion import Dialect
 
 CONFIG = """
 model: m

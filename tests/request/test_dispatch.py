@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import parse
+from gateway.engines.vllm_json import speculative_object
 from gateway.policy.choose.balance import Fitness
 from gateway.server.app import Gateway
-from gateway.wire.vllm.engine import STOPPING, speculative_object
+from gateway.wire.vllm.engine import STOPPING
 from tests.conftest import Fleeting, fleet
 from tests.support import (
     USAGE,

@@ -230,18 +230,18 @@ async def test_an_openai_client_waits_as_long_as_it_is_told(
     async with limited(tmp_path, requests_per_minute=2) as gateway:
         clock.now = time.monotonic()
         gateway.gateway.state.quotas._clock = clock
-        client = gateway.upstream.client(KEY)
+        client = gateway.client(KEY)
         for _ in range(3):
             reply = await client.chat.completions.with_raw_response.create(**chat())
             assert reply.headers["x-ratelimit-limit-requests"] == "2"
         assert naps == [30]
         assert len(gateway.engine.bodies) == 3
         with pytest.raises(openai.RateLimitError) as refused:
-            await gateway.upstream.client(KEY, max_retries=0).chat.completions.create(**chat())
+            await gateway.client(KEY, max_retries=0).chat.completions.create(**chat())
         assert (refused.value.code, refused.value.type) == ("rate_limit_exceeded", "rate_limit_exceeded")
         assert refused.value.response.headers["retry-after"] == "30"
         assert refused.value.response.headers["x-ratelimit-remaining-requests"] == "0"
-        other = await gateway.upstream.client(OTHER).chat.completions.with_raw_response.create(**chat())
+        other = await gateway.client(OTHER).chat.completions.with_raw_response.create(**chat())
         assert "x-ratelimit-limit-requests" not in other.headers
         page = (await gateway.http.get("/metrics")).text
     assert 'ocr_gateway_key_requests_total{code="429",key="team-a"} 2.0' in page

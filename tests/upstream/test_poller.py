@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.config import Config, parse
 from gateway.config.schema import Profile
+from gateway.engines.vllm_page import EngineCounts, metrics_page
 from gateway.errors import EngineFailed, EngineTooSlow
 from gateway.model import Engine, Speculation
 from gateway.policy.account.acceptance import Sample, Source
@@ -20,7 +21,7 @@ from gateway.state.snapshot import EngineStatus
 from gateway.state.store import State
 from gateway.upstream.client import EngineClient
 from gateway.upstream.poller import Poller, mismatch
-from gateway.wire.vllm.engine import EngineCounts, metrics_page, read_metrics
+from gateway.wire.vllm.engine import read_metrics
 from tests.state.test_store import CURVES
 from tests.support import FakeEngine, served, until
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gateway.policy.choose.gain import Table
+    from gateway.policy.choose.gain import SpeedTable
 
     # Requests by pool, then by route.
     Split = list[list[float]]
@@ -40,7 +40,7 @@ class SplitPool:
         routes: by route, whether it may use the pool.
     """
 
-    table: Table
+    table: SpeedTable
     engines: int
     routes: tuple[bool, ...]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.policy.choose.gain import Crossover, Curve, Table
+from gateway.policy.choose.gain import Crossover, Curve, SpeedTable
 from gateway.policy.choose.split import SplitInputs, SplitPlan, SplitPool, replanned
 
 AT_64 = Crossover(64, True)
@@ -18,8 +18,8 @@ def curve(constant: float, linear: float, square: float = 0.0) -> Curve:
 
 
 # Route 0 bears a crowd anywhere; route 1 collapses in one on the deep pool. Mixed, they spoil each other.
-DEEP = Table([curve(0.004, 4e-4), curve(0.004, 1e-4, 4e-6)], [AT_64] * 2, 320)
-PLAIN = Table([curve(0.012, 6e-4), curve(0.012, 5e-5, 1e-7)], [AT_64] * 2, 320)
+DEEP = SpeedTable([curve(0.004, 4e-4), curve(0.004, 1e-4, 4e-6)], [AT_64] * 2, 320)
+PLAIN = SpeedTable([curve(0.012, 6e-4), curve(0.012, 5e-5, 1e-7)], [AT_64] * 2, 320)
 BOTH = (True, True)
 
 
