@@ -23,7 +23,7 @@ from gateway.wire.http.phases import (
 )
 from gateway.wire.http.request_reader import RequestReader
 from gateway.wire.http.response_head import Framing
-from gateway.wire.openai.completions import error_body, error_headers
+from gateway.wire.openai.error_shape import error_body, error_headers
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -89,8 +89,10 @@ def create_api(
     @api.get("/ready")
     async def ready(response: Response) -> dict[str, Any]:
         """200 while a route has an engine that is up and the gateway is not stopping; tells of each one."""
-        routes = {route: state.up(route) for route in state.fleet.routes}
-        status = "stopping" if state.closing else "ready" if any(routes.values()) else "no engine is up"
+        routes = {route: state.is_up(route) for route in state.fleet.routes}
+        status = (
+            "stopping" if state.requests.closing else "ready" if any(routes.values()) else "no engine is up"
+        )
         if status != "ready":
             response.status_code = 503
             response.headers["retry-after"] = "2"

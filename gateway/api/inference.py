@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.documents.endpoint import Documents
     from gateway.request.attempt import Reply
     from gateway.request.dispatch import Dispatcher
-    from gateway.state.body_memory import Held
+    from gateway.state.body_memory import MemoryClaim
     from gateway.state.store import State
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class InferenceEndpoint:
             read=exchange.read,
             route_header=None if route is None else route.decode("latin-1"),
             content_type=headers.get(b"content-type", b"").decode("latin-1"),
-            kept=scope["client"] in self._state.kept,
+            kept=scope["client"] in self._state.requests.kept,
             context=trace_context.read(scope["headers"]) if b"traceparent" in headers else {},
             key=key,
             client=key or (scope["client"][0] if scope["client"] else ""),
@@ -90,7 +90,7 @@ class _Exchange:
         self._state = state
         self.client_left = False
 
-    async def read(self, limit: int, held: Held) -> bytes:
+    async def read(self, limit: int, held: MemoryClaim) -> bytes:
         """Return the body, and watch from then on for the client leaving.
 
         Args:
@@ -111,7 +111,7 @@ class _Exchange:
             )
         if self._announced > limit:
             raise too_large(limit)
-        held.expect(self._announced)
+        held.check_room(self._announced)
         body = await self._cycle.whole(limit, held.add)
         task = asyncio.current_task()
 
@@ -159,7 +159,7 @@ class _Exchange:
         await self._end(body)
 
     def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        self._cycle.start(status, headers, close=self._state.closing)
+        self._cycle.start(status, headers, close=self._state.requests.closing)
 
     async def _end(self, body: bytes) -> None:
         self._cycle.on_left = None

@@ -43,7 +43,7 @@ class CommonHeaders:
             if message["type"] == "http.response.start":
                 headers = [item for item in message.get("headers", ()) if item[0] != b"x-request-id"]
                 message["headers"] = [*headers, (b"x-request-id", request_id.encode())]
-                if self._state.closing:
+                if self._state.requests.closing:
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 

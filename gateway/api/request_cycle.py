@@ -10,7 +10,7 @@ from gateway.errors import BodyTooLarge, ClientLeft, GatewayError
 from gateway.wire.http import response_head
 from gateway.wire.http.phases import COMPLETE, INCOMPLETE, REQUEST, UNANSWERED, RequestEvent, RequestPhase
 from gateway.wire.http.response_head import Framing
-from gateway.wire.openai.completions import error_body, error_headers
+from gateway.wire.openai.error_shape import error_body, error_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
