@@ -53,7 +53,7 @@ from bench.faults import (
 )
 from bench.serving import free_port
 from bench.trend import Slope, slope
-from gateway.server.app import background
+from gateway.server.background import background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

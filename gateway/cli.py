@@ -19,7 +19,7 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.images.worker import layout_model, look
 from gateway.model import SortFacts
 from gateway.policy.sort import evidence
-from gateway.server import app, listen, workers
+from gateway.server import embedded_process, listen, worker_parent
 from gateway.state.fleet import Fleet, sort_rules
 from gateway.telemetry import logs
 from gateway.tools import engine_args
@@ -56,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(options: argparse.Namespace) -> int:
     logs.configure(options.log_format, options.log_level)
     config = load(options.config, workers=options.workers)
-    app.require_embedded(config)
+    embedded_process.require_embedded(config)
     _tell_who_gets_in(config, options.host, options.port)
     if options.workers > 1:
         log_as = options.log_format, options.log_level
-        return workers.serve(config, options.config, options.host, options.port, log_as)
+        return worker_parent.serve(config, options.config, options.host, options.port, log_as)
     listen.serve(config, options.config, options.host, options.port)
     return 0
 

@@ -15,7 +15,9 @@ import uvicorn
 from gateway.api.connection import ClientConnection
 from gateway.api.connection_registry import ConnectionRegistry
 from gateway.policy.admit.connection_limits import capacity, files_needed
-from gateway.server.app import Gateway, report_failure
+from gateway.server.app import Gateway
+from gateway.server.background import report_failure
+from gateway.server.drain import drain
 from gateway.server.machine import keep_memory, return_memory
 
 if TYPE_CHECKING:
@@ -108,7 +110,7 @@ class GatewayServer(uvicorn.Server):
 
     async def _drain(self, linger: bool) -> None:
         try:
-            await self._gateway.drain(self.server_state, linger=linger)
+            await drain(self._gateway.state, self.server_state, linger=linger)
         finally:
             self.should_exit = True
 
