@@ -15,8 +15,9 @@ from bench.serving import ROOT, serve
 from tests.support import FakeEngine, chat, served
 
 if TYPE_CHECKING:
-    import pytest
     from pathlib import Path
+
+    import pytest
 
 CONFIG = """
 model: glm-ocr
