@@ -16,6 +16,7 @@ from starlette.routing import Route
 import gateway
 from gateway import errors
 from gateway.api.endpoints import Headers
+from gateway.state.open_requests import OpenRequests
 from tests.support import chat, chunk, until
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def test_whatever_id_comes_a_sane_one_goes(given_ids: list[bytes]) -> None:
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "headers": [(b"x-request-id", one) for one in given_ids]}
-    state: Any = SimpleNamespace(closing=False)
+    state: Any = SimpleNamespace(requests=OpenRequests())
     asyncio.run(Headers(answers, state)(scope, None, send))  # type: ignore[arg-type]
     (told,) = [value for name, value in sent[0]["headers"] if name == b"x-request-id"]
     assert re.fullmatch(rb"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", told)
