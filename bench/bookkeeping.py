@@ -109,7 +109,7 @@ class Books:
         with self._running.popleft() as lease:
             lease.record_activity()
             lease.record_outcome(Outcome.SUCCESS)
-            lease.answer_complete(_TOLD, _USAGE.completion_tokens)
+            lease.answer_complete(_TOLD if lease.depth else None, _USAGE.completion_tokens)
         self.state.record_answer(lease.route, _USAGE.completion_tokens)
         self.state.history.record_request(_ENDED._replace(route=lease.route))
         lease.trusted_sample()
