@@ -124,7 +124,7 @@ class Prometheus:
 
     async def __aenter__(self) -> Prometheus:
         """Open a session."""
-        self._session = httpx.AsyncClient(timeout=None, follow_redirects=True, trust_env=False)
+        self._session = httpx.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=True, trust_env=False)
         return self
 
     async def __aexit__(self, *_: object) -> None:
