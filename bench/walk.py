@@ -10,8 +10,7 @@ one is under way, every Python call on the event loop's thread is recorded:
 
 Files: those in which at least one function was called.
 Moves: calls of a function in another file than the caller's. The caller is the innermost frame of gateway/ on
-the stack; a callback from the event loop has none, and counts as called from the file that ran last. Returns
-and resumed coroutines are no moves.
+the stack: for a callback that is the file which runs the event loop. Returns and resumed coroutines are no moves.
 
 Of five requests the one with the median number of moves is reported: a poll's answer may arrive beside one.
 It works for other checkouts, whose files may be named otherwise: `PYTHONPATH=. python THIS_FILE` there.
@@ -52,11 +51,12 @@ pools:
 routes: {{text: {{schedule: [[1, 4096, 3]]}}, table: {{schedule: [[1, 63, 3], [64, 4096, 0]]}}}}
 sorting: {{default: text}}
 """
-PICTURE = (
+IMAGE_URL = (
+    "data:image/png;base64,"
     "iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQAAAACCEkxzAAAAFElEQVR42mP8zwABTAyjjFEGyQwAzx8Bf7QK4E8AAAAASUVORK5CYII="
 )
 CONTENT = [
-    {"type": "image_url", "image_url": {"url": "data:image/png;base64," + PICTURE}},
+    {"type": "image_url", "image_url": {"url": IMAGE_URL}},
     {"type": "text", "text": "Table Recognition:"},
 ]
 
@@ -72,7 +72,6 @@ class Recorder:
         self.files: set[str] = set()
         self.moves: Counter[tuple[str, str]] = Counter()
         self._background: set[asyncio.Task[Any]] | None = None
-        self._last = ""
         self.on = True
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
@@ -86,13 +85,11 @@ class Recorder:
         if asyncio.current_task() in self._background:
             return
         above = frame.f_back
-        while above and not _file(above):
+        while above and not (caller := _file(above)):
             above = above.f_back
-        caller = _file(above) if above else self._last
         self.files.add(callee)
-        if caller and caller != callee:
+        if above and caller != callee:
             self.moves[caller, callee] += 1
-        self._last = callee
 
 
 def _file(frame: FrameType) -> str:
@@ -139,7 +136,7 @@ def _report(url: str, recorder: Recorder, *, stream: bool) -> None:
 def _clients(url: str, recorder: Recorder) -> None:
     """Wait for the gateway, send both kinds of request, and stop it."""
     try:
-        for _ in range(100):
+        while True:
             try:
                 _ask(url, stream=False)
                 break
