@@ -1,19 +1,13 @@
 """`python -m bench.walk`: which files of gateway/ one request runs through, and how often it changes files.
 
-The gateway runs here as `ocr-gateway serve` runs it, with two simulated engines in processes of their own. It
-gets chat completions with an image that are sorted by their prompt: one answered whole, one streamed. While
-one is under way, every Python call on the event loop's thread is recorded:
-
-* from the client's connecting until its connection is closed and the request is logged;
-* after a first request of its kind, so without imports and caches that are filled once;
-* without tasks that ran before it (pollers, the server's clock) and without gateway/engines.
-
-Files: those in which at least one function was called.
-Moves: calls of a function in another file than the caller's. The caller is the innermost frame of gateway/ on
-the stack: for a callback that is the file which runs the event loop. Returns and resumed coroutines are no moves.
-
-Of five requests the one with the median number of moves is reported: a poll's answer may arrive beside one.
-It works for other checkouts, whose files may be named otherwise: `PYTHONPATH=. python THIS_FILE` there.
+A gateway runs here as `ocr-gateway serve` runs it, with two simulated engines beside it. It gets a chat
+completion with an image that is sorted by its prompt, once whole and once streamed. Every Python call on the
+event loop's thread is recorded until the request is logged, without imports and first-time caches (another
+request goes before), older tasks (pollers), and gateway/engines. The median of five requests is reported.
+Another checkout: `PYTHONPATH=. python THIS_FILE` in its folder.
+Files: those that call or are called. Moves: calls of a function in another file than the caller's. The
+caller is the innermost frame of gateway/; for a callback that is the file which runs the event loop. Returns
+and resumed coroutines are no moves.
 """
 
 from __future__ import annotations
@@ -24,7 +18,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,60 +28,48 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gateway
+from bench.serving import free_port
 from gateway import cli
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-PACKAGE = str(Path(gateway.__file__ or "").parent) + os.sep
-REQUESTS, PAIRS = 5, 15
-CONFIG = """
-model: glm-ocr
+PACKAGE = str(Path(cli.__file__).parent) + os.sep
+REQUESTS = 5
+CONFIG = """model: glm-ocr
 pools:
   mtp3: {{speculative_config: {{method: mtp, num_speculative_tokens: 3}}, engines: ["http://127.0.0.1:{}"]}}
   plain: {{engines: ["http://127.0.0.1:{}"]}}
 routes: {{text: {{schedule: [[1, 4096, 3]]}}, table: {{schedule: [[1, 63, 3], [64, 4096, 0]]}}}}
-sorting: {{default: text}}
-"""
-IMAGE_URL = (
-    "data:image/png;base64,"
-    "iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQAAAACCEkxzAAAAFElEQVR42mP8zwABTAyjjFEGyQwAzx8Bf7QK4E8AAAAASUVORK5CYII="
-)
-CONTENT = [
-    {"type": "image_url", "image_url": {"url": IMAGE_URL}},
-    {"type": "text", "text": "Table Recognition:"},
-]
+sorting: {{default: text}}"""
+PNG = "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQAQAAAAA3iMLMAAAADElEQVR42mNgIA0AAAAwAAEodEl9AAAAAElFTkSuQmCC"
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + PNG}}
+MESSAGE = {"role": "user", "content": [IMAGE, {"type": "text", "text": "Table Recognition:"}]}
 
 
 class Recorder:
     """A profile function that counts, while `on`, which file calls which."""
 
-    def __init__(self) -> None:
-        self.on = False
+    on = False
 
     def begin(self) -> None:
         """Forget what was recorded, and record."""
-        self.files: set[str] = set()
         self.moves: Counter[tuple[str, str]] = Counter()
-        self._background: set[asyncio.Task[Any]] | None = None
+        self._background: set[asyncio.Task[Any]] = set()
         self.on = True
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         """Count a call."""
         if not self.on or event != "call" or not (callee := _file(frame)):
             return
-        if frame.f_lasti > _start(frame.f_code):
-            return  # a coroutine or generator goes on
-        if self._background is None:
-            self._background = asyncio.all_tasks()
-        if asyncio.current_task() in self._background:
+        self._background = self._background or asyncio.all_tasks()
+        resumed = frame.f_lasti > _start(frame.f_code)  # a coroutine or generator goes on
+        if resumed or asyncio.current_task() in self._background:
             return
-        above = frame.f_back
+        above, caller = frame.f_back, ""
         while above and not (caller := _file(above)):
             above = above.f_back
-        self.files.add(callee)
-        if above and caller != callee:
+        if caller not in ("", callee):
             self.moves[caller, callee] += 1
 
 
@@ -106,8 +87,7 @@ def _start(code: CodeType) -> int:
 
 def _ask(url: str, *, stream: bool) -> None:
     """Send one request on a connection of its own and read its answer."""
-    message = {"role": "user", "content": CONTENT}
-    body = json.dumps({"model": "glm-ocr", "max_tokens": 8, "stream": stream, "messages": [message]}).encode()
+    body = json.dumps({"model": "glm-ocr", "max_tokens": 8, "stream": stream, "messages": [MESSAGE]}).encode()
     request = urllib.request.Request(url + "/v1/chat/completions", body, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=30) as answer:
         answer.read()
@@ -116,19 +96,18 @@ def _ask(url: str, *, stream: bool) -> None:
 
 def _report(url: str, recorder: Recorder, *, stream: bool) -> None:
     """Ask, and print the median walk."""
-    _ask(url, stream=stream)
     walks = []
-    for _ in range(REQUESTS):
-        time.sleep(0.3)
+    for _ in range(1 + REQUESTS):
         recorder.begin()
         _ask(url, stream=stream)
-        time.sleep(0.2)
+        time.sleep(0.4)  # for its log line, and what it leaves to be done later
         recorder.on = False
-        walks.append((recorder.moves, sorted(recorder.files)))
-    moves, files = sorted(walks, key=lambda walk: walk[0].total())[REQUESTS // 2]
-    print(f"\n## {'Streamed' if stream else 'Whole'}: {len(files)} files, {moves.total()} moves\n")
-    print("| from | to | moves |\n|---|---|---|")
-    for (caller, callee), count in moves.most_common(PAIRS):
+        walks.append(recorder.moves)
+    moves = sorted(walks[1:], key=Counter.total)[REQUESTS // 2]
+    files = sorted({file for pair in moves for file in pair})
+    print(f"\n## {'Streamed' if stream else 'Whole'}: {len(files)} files, {moves.total()} moves")
+    print("\n| from | to | moves |\n|---|---|---|")
+    for (caller, callee), count in moves.most_common(15):
         print(f"| {caller} | {callee} | {count} |")
     print("\nFiles: " + ", ".join(files), flush=True)
 
@@ -136,42 +115,34 @@ def _report(url: str, recorder: Recorder, *, stream: bool) -> None:
 def _clients(url: str, recorder: Recorder) -> None:
     """Wait for the gateway, send both kinds of request, and stop it."""
     try:
-        while True:
+        for _ in range(200):
             try:
                 _ask(url, stream=False)
                 break
-            except OSError:  # it does not listen yet, or its engines do not
+            except OSError:  # it is starting
                 time.sleep(0.3)
-        _report(url, recorder, stream=False)
-        _report(url, recorder, stream=True)
+        for stream in (False, True):
+            _report(url, recorder, stream=stream)
     finally:
         os.kill(os.getpid(), signal.SIGINT)
 
 
 def main() -> None:
     """Serve, ask, and print."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    deep, plain, port = (str(one.getsockname()[1]) for one in sockets)
-    for one in sockets:
-        one.close()
-    command = [sys.executable, "-m", "gateway.cli", "simulated-engine", "--depth"]
-    engines = [
-        subprocess.Popen([*command, depth, "--port", at], stderr=subprocess.DEVNULL)
-        for depth, at in (("3", deep), ("0", plain))
-    ]
-    recorder = Recorder()
+    deep, plain, port = (str(free_port()) for _ in range(3))
+    command = [sys.executable, "-m", "gateway.cli", "simulated-engine", "--port"]
+    engines = [subprocess.Popen([*command, deep, "--depth", "3"]), subprocess.Popen([*command, plain])]
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "routes.yaml")
         config.write_text(CONFIG.format(deep, plain))
-        threading.Thread(target=_clients, args=(f"http://127.0.0.1:{port}", recorder)).start()
+        threading.Thread(target=_clients, args=(f"http://127.0.0.1:{port}", recorder := Recorder())).start()
         sys.setprofile(recorder)
         try:
             cli.main(["serve", "--config", str(config), "--port", port])
         finally:
             sys.setprofile(None)
             for engine in engines:
-                engine.terminate()
-                engine.wait()
+                engine.kill()
 
 
 if __name__ == "__main__":

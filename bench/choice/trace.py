@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from bench.choice.fleet import Answer, Chooser
     from bench.choice.sweep import Sweep
 
-# Clients by time: seconds, text, key-value, table; linear between.
-DAY = (
+    # Seconds, then clients of each route; linear between.
+    Day = Sequence[tuple[float, int, int, int]]
+
+DAY: Day = (
     (0, 12, 4, 4),
     (180, 12, 4, 4),  # quiet
     (420, 80, 60, 80),  # ramp
@@ -63,11 +65,11 @@ class Outcome(NamedTuple):
     samples: list[Sample]
 
 
-def clients_at(second: float) -> dict[str, int]:
+def clients_at(second: float, day: Day = DAY) -> dict[str, int]:
     """Return the clients of each route at a time."""
-    times = [row[0] for row in DAY]
+    times = [row[0] for row in day]
     return {
-        route: round(float(np.interp(second, times, [row[place] for row in DAY])))
+        route: round(float(np.interp(second, times, [row[place] for row in day])))
         for place, route in enumerate(ROUTES, start=1)
     }
 
@@ -90,6 +92,7 @@ def play(
     sweep: Sweep,
     seed: int,
     *,
+    day: Day = DAY,
     power: float = 0.0,
     replicas: int = 1,
     scrape_s: float = 1.0,
@@ -103,6 +106,7 @@ def play(
         rule: `ours`, `least loaded` or `round robin`.
         sweep: what the profiles are made from.
         seed: of the profiles' noise and of everything random.
+        day: the clients.
         replicas: gateways that share the clients; each sees the others' requests in its scrapes alone.
         scrape_s: seconds between scrapes.
         power: of the routes' weights, see Sweep.weights.
@@ -113,7 +117,7 @@ def play(
     course: list[tuple[int, dict[str, int]]] = []
 
     def update() -> None:
-        world.clients(lambda client: gateways[client % len(gateways)], clients_at(world.now / shrink))
+        world.clients(lambda client: gateways[client % len(gateways)], clients_at(world.now / shrink, day))
 
     def sample() -> None:
         by_pool = {pool.name: 0 for pool in fleet.pools}
@@ -121,10 +125,11 @@ def play(
             by_pool[pool.name] += sum(world.load[name].values())
         course.append((world.tokens(), by_pool))
 
-    length = LENGTH_S * shrink
-    for step in range(int(LENGTH_S / _UPDATE_S)):
+    whole = day[-1][0]
+    length = whole * shrink
+    for step in range(int(whole / _UPDATE_S)):
         world.at(step * _UPDATE_S * shrink, update)
-    for step in range(int(LENGTH_S / _SAMPLE_S) + 1):
+    for step in range(int(whole / _SAMPLE_S) + 1):
         world.at(step * _SAMPLE_S * shrink, sample)
     world.run(length)
     samples = [
@@ -143,7 +148,7 @@ def play(
 
 
 def _p95(answers: Sequence[Answer]) -> float:
-    return float(np.percentile([answer.seconds for answer in answers], 95))
+    return float(np.percentile([answer.seconds for answer in answers], 95)) if answers else float("nan")
 
 
 def choosers_of(

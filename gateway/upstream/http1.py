@@ -1,6 +1,6 @@
 """HTTP/1.1 to engines: connections that carry one request and its answer at a time, and those kept for more.
 
-Our own, for its price (bench/engine_http.py): aiohttp took 270 us of CPU a request of 1 kB and 35 us an event
+Our own, for its price (bench/results/costs.md): aiohttp took 270 us of CPU a request of 1 kB, 35 us an event
 of a stream, this takes 90 and 18, with the kernel's reads and writes. httptools parses, and refuses what is
 not well-formed.
 """
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
         """Wait until something has changed; what comes without an end does not put the end off.
 
         One timer serves all waits: it is set anew only where it would come too late, and looks again where it
-        comes too early. asyncio's timeout took 6 us a wait (bench/engine_http.py).
+        comes too early. asyncio's timeout took 6 us a wait (bench/results/costs.md).
         """
         if self._loop.time() >= end:
             raise TimeoutError
