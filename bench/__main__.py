@@ -1,6 +1,6 @@
 """`python -m bench`: the short benchmarks, one after the other; bench/README.md says what they measure."""
 
-from bench import accounting, faults, sorting
+from bench import accounting, faults, sorting, walk
 from bench.choice.__main__ import main as choice
 
 # Guarded: where processes are spawned and not forked, they import this again.
@@ -12,3 +12,5 @@ if __name__ == "__main__":
     choice(["--quick"])
     print()
     faults.main(["--quick"])
+    print()
+    walk.main()

@@ -133,10 +133,10 @@ def test_nothing_of_how_one_is_started_is_left_open(peer: Peer) -> None:
 
 
 def test_a_version_is_asked_for() -> None:
-    asked = Peer("some", "", version=("echo", "nginx version: nginx/1.2 - of today"))
-    assert asked.told_version() == "nginx/1.2"
-    assert replace(asked, version=()).told_version() == ""
-    assert PEERS[OURS].told_version()
+    peer = Peer("some", "", version=("echo", "nginx version: nginx/1.2 - of today"))
+    assert peer.read_version() == "nginx/1.2"
+    assert replace(peer, version=()).read_version() == ""
+    assert PEERS[OURS].read_version()
 
 
 def test_what_is_there_is_not_installed_again(
