@@ -1,4 +1,4 @@
-"""The figures as pictures, for docs/images; every one says that it is simulated."""
+"""The figures as pictures in docs/images, each marked as simulated."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 Counts = tuple[int, ...]
 Split = tuple[Counts, ...]
-Value = "Callable[[int, Counts], float]"
-# A single route's splits are all tried up to so many; beyond that, one client in 64 is the unit.
+# A single route's splits are all tried up to so many; beyond, clients are moved in units of one in 64.
 _EXHAUSTIVE = 20_000
 _RANDOM_STARTS = 6
 
@@ -36,11 +35,18 @@ def best(
     keep: int = 1,
     allowed: Callable[[Split], bool] = lambda split: True,
 ) -> list[Split]:
-    """Return the best fixed splits, the best first, none of them a near copy of a better one.
+    """Return the best fixed splits, best first, none of them close to a better one.
 
-    A single route's splits are all tried. Those of a mix are climbed to from many starts by moves of some
-    clients of a route from engine to engine: first with the engines' rates taken from the routes' own curves
-    (of which the times per token average), then the best of what that finds with the model itself.
+    A single route's splits are all tried. Those of a mix are found by hill climbing from many starts, moving
+    clients of a route from engine to engine: first with rates from the routes' own curves (whose times per
+    token are averaged), then from the best of these with the model itself.
+
+    Args:
+        fit: the engines'.
+        fleet: the engines.
+        clients: by route.
+        keep: how many splits to return.
+        allowed: whether a split may be returned.
     """
     pools = list(fleet.engines.values())
     wanted = tuple(clients.get(route, 0) for route in ROUTES)
@@ -72,7 +78,7 @@ def best(
 
 
 def named(fleet: Fleet, split: Split) -> dict[str, dict[str, int]]:
-    """Return a split by the engines' and routes' names."""
+    """Return a split by engine and route."""
     return {
         engine: dict(zip(ROUTES, counts, strict=True))
         for engine, counts in zip(fleet.engines, split, strict=True)
@@ -103,7 +109,7 @@ def _time(fit: str, depth: int, schedule: Ranges, route: int, load: int) -> floa
 
 
 def mixed_alike(clients: Mapping[str, int], loads: Sequence[int]) -> Split:
-    """Return the split with so many requests on each engine, in which all have the clients' mix."""
+    """Return the split with these loads in which every engine has the clients' mix."""
     total = sum(clients.values())
     before = 0
     rows: list[Counts] = []
@@ -117,7 +123,7 @@ def mixed_alike(clients: Mapping[str, int], loads: Sequence[int]) -> Split:
 
 
 def ways(count: int, engines: int) -> Iterator[tuple[int, ...]]:
-    """Yield how many of `count` each engine may have; where that is too many ways, in steps of several."""
+    """Yield the ways to spread `count` requests over engines; in coarser steps where there are too many."""
     total = 1
     for place in range(1, engines):
         total = total * (count + place) // place
@@ -156,7 +162,7 @@ def _climb(
     step: int,
     least: int,
 ) -> dict[Split, float]:
-    """Move `step` clients at a time as long as that helps, then half as many; return where it ends."""
+    """Move `step` clients at a time while that helps, then half as many; return where it ends."""
     split = list(start)
     values = [value(engine, counts) for engine, counts in enumerate(split)]
     fine = allowed(start)

@@ -1,4 +1,4 @@
-"""A day's load, compressed, on four engines: our choice on mixed depths, and single depths. All simulated."""
+"""A compressed day of load on four engines: the gateway's choice on mixed and single depths. Simulated."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ ENGINES = 4
 _UPDATE_S = 5.0
 _SAMPLE_S = 10.0
 DEPTHS = (3, 1, 0)
-# Two deep and two plain, three and one, one and three; and the compositions that are best on one of the fits.
+# Two deep and two plain, three and one, one and three; and the best composition on each fit.
 MIXED = ((3, 3, 0, 0), (3, 3, 3, 0), (3, 0, 0, 0), (3, 1, 1, 1), (1, 1, 1, 0))
-# Where the routes' weights are shown too.
+# Fleets that are run with weights, too.
 WEIGHED = ((3, 3, 0, 0), (3, 1, 1, 1), (1, 1, 1, 1))
-# The routes' weights there: (best peak / own peak) ^ power.
+# Of those weights; see Sweep.weights.
 POWERS = (0.75, 0.9, 1.0)
 
 
@@ -160,7 +160,7 @@ def choosers_of(
     replicas: int = 1,
     scrape_s: float = 1.0,
 ) -> list[Chooser]:
-    """Return who chooses: one of the simple rules, or as many gateways as there are replicas."""
+    """Return the choosers: one of a simple rule, or as many gateways as there are replicas."""
     if rule == "least loaded":
         return [choosers.least_loaded(world)]
     if rule == "round robin":
@@ -201,7 +201,7 @@ def cases(fit: str, *, quick: bool = False) -> list[Case]:
 
 
 def run(case: Case, sweep: Sweep, shrink: float = 1.0) -> dict[str, object]:
-    """Return one run's figures, and the oracle's where our choice is shown without weights."""
+    """Return one run's figures; those of the gateway's choice without weights have the oracle's rate, too."""
     outcome = play(case.fit, case.fleet, case.rule, sweep, case.seed, power=case.power, shrink=shrink)
     figures: dict[str, object] = {
         "fit": case.fit,
@@ -221,7 +221,7 @@ def run(case: Case, sweep: Sweep, shrink: float = 1.0) -> dict[str, object]:
 
 
 def bound(fit: str, fleet: Fleet, every_s: float = 30.0) -> float:
-    """Return tokens per engine-second of an oracle that re-splits all clients at all times, by the model."""
+    """Return tokens per engine-second of an oracle that always has the best split, by the model."""
     pools = list(fleet.engines.values())
     moments = np.arange(every_s / 2, LENGTH_S, every_s)
     found = [splits.best(fit, fleet, clients_at(float(moment)))[0] for moment in moments]

@@ -1,6 +1,6 @@
 """Minimal gateways in Python: each reads the model's name and passes the request on.
 
-They run in a virtual environment of their own that has aiohttp (peers.py; `uvicorn proxies:fastapi_httpx`), and
+They run in a virtual environment of their own, with aiohttp (peers.py; `uvicorn proxies:fastapi_httpx`). They
 differ by framework and HTTP client only. ENGINE is the engine's URL.
 """
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from bench.bad_clients import SECRETS, BadTally, bad_requests
 from bench.clients import Tally
-from bench.soak import SECRETS, BadTally, Observed, Vitals, bad_requests, leaks, trends, verdict
+from bench.soak import Observed, Vitals, leaks, trends, verdict
 from bench.trend import slope
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ def test_the_gateway_goes_by_what_a_sweep_wrote(config: Path) -> None:
 def test_its_choice_is_near_the_best_split(config: Path, kind: str, clients: int) -> None:
     fleet = Fleet("deep + plain", (Pool("mtp3", 3), Pool("plain", 0)))
     trial = regret.Trial(FIT, fleet, regret.Cell(FIT, fleet.name, kind, clients).by_route())
-    chosen = trial.go(
+    chosen = trial.run_rule(
         lambda world: choosers.Gateway(world, config.read_text(), config.parent, clients).poll(1.0)
     )
     assert chosen.rate > 0.95 * trial.best.rate
