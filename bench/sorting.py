@@ -120,10 +120,10 @@ def report(outcomes: list[Outcome], routes: tuple[str, ...]) -> None:
     by_source = defaultdict(list)
     for outcome in outcomes:
         by_source[outcome.source].append(outcome)
-    shares = [sum(o.right for o in group) / len(group) for group in by_source.values()]
+    shares = [sum(outcome.right for outcome in group) / len(group) for group in by_source.values()]
     print(f"mean over {len(shares)} sources      {np.mean(shares):.3f}")
     for source, group in sorted(by_source.items()):
-        print(f"  {sum(o.right for o in group):2} of {len(group):2}  {source}")
+        print(f"  {sum(outcome.right for outcome in group):2} of {len(group):2}  {source}")
     print("confusion (rows: labels, columns: guesses)")
     print(" " * 12 + "".join(f"{route:>11}" for route in routes))
     for route, row in zip(routes, confusion(outcomes, routes), strict=True):

@@ -188,7 +188,7 @@ def config_text(
     lines = ["model: ocr", "pools:"]
     for pool in fleet.pools:
         lines.append(f"  {pool.name}:")
-        lines.append(f"    engines: [{', '.join(f'http://{pool.name}-{i}' for i in range(pool.engines))}]")
+        lines.append(f"    engines: [{', '.join(f'http://{pool.name}-{at}' for at in range(pool.engines))}]")
         lines.append(f"    max_load: {MAX_NUM_SEQS}")
         if pool.depth:
             table = [list(entry) for entry in pool.schedule]

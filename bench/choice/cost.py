@@ -73,7 +73,7 @@ def run(calls: int) -> dict[str, object]:
         "choose alone": _figures(choices),
         "take": _figures(takes),
         "release": _figures(releases),
-        "take + release": _figures([a + b for a, b in zip(takes, releases, strict=True)]),
+        "take + release": _figures([sum(pair) for pair in zip(takes, releases, strict=True)]),
     }
 
 

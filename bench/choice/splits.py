@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from bench.choice.fleet import ROUTES
-from bench.choice.sweep import model_rate
+from bench.choice.sweep import alone, model_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,25 +49,27 @@ def best(
         allowed: whether a split may be returned.
     """
     pools = list(fleet.engines.values())
+
+    def averaged(engine: int, counts: Counts) -> float:
+        return _averaged(fit, pools[engine], counts)
+
+    def exact(engine: int, counts: Counts) -> float:
+        return _exact(fit, pools[engine], counts)
+
     wanted = tuple(clients.get(route, 0) for route in ROUTES)
     total = sum(wanted)
     present = [place for place, count in enumerate(wanted) if count]
     if len(present) == 1:
-        found = {
-            split: rate(fit, pools, split)
-            for way in ways(total, len(pools))
-            if allowed(
-                split := tuple(tuple(n if r == present[0] else 0 for r in range(len(ROUTES))) for n in way)
-            )
-        }
+        every = (tuple(alone(present[0], load) for load in way) for way in ways(total, len(pools)))
+        found = {split: rate(fit, pools, split) for split in every if allowed(split)}
     else:
         rough: dict[Split, float] = {}
         for start in _starts(wanted, len(pools)):
-            rough.update(_climb(start, lambda e, c: _averaged(fit, pools[e], c), allowed, total // 2, 1))
+            rough.update(_climb(start, averaged, allowed, total // 2, 1))
         found = {}
         for start in sorted(rough, key=rough.__getitem__, reverse=True)[: keep + 2]:
             least = max(1, total // 128)
-            found.update(_climb(start, lambda e, c: _exact(fit, pools[e], c), allowed, 4 * least, least))
+            found.update(_climb(start, exact, allowed, 4 * least, least))
     kept: list[Split] = []
     for split in sorted(found, key=found.__getitem__, reverse=True):
         if all(_distance(split, other) > total // 16 for other in kept):
@@ -103,9 +105,8 @@ def _averaged(fit: str, pool: Pool, counts: Counts) -> float:
 
 @lru_cache(maxsize=100_000)
 def _time(fit: str, depth: int, schedule: Ranges, route: int, load: int) -> float:
-    """Seconds that one of `load` requests of a route takes for a token."""
-    counts = tuple(load if place == route else 0 for place in range(len(ROUTES)))
-    return load / model_rate(fit, depth, schedule, counts)
+    """Return the seconds that one of `load` requests of a route takes for a token."""
+    return load / model_rate(fit, depth, schedule, alone(route, load))
 
 
 def mixed_alike(clients: Mapping[str, int], loads: Sequence[int]) -> Split:
@@ -198,4 +199,6 @@ def _replaced(split: Sequence[Counts], source: int, less: Counts, target: int, m
 
 
 def _distance(one: Split, other: Split) -> int:
-    return sum(abs(a - b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True)) // 2
+    """Return how many clients must move to get from one split to the other."""
+    rows = zip(one, other, strict=True)
+    return sum(abs(now - then) for row in rows for now, then in zip(*row, strict=True)) // 2

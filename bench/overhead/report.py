@@ -176,12 +176,13 @@ class Figures(Results):
             cell, good = self.medians[peer, name], self.good(peer, name)
             rate = f"{number(cell['requests_s'])}{_marks(cell)}"
             row = [f"`{peer}`", rate if good else "failed"]
-            row += [self._added(peer, name, timed, (p,)) for p in ("p50", "p95", "p99")]
+            row += [self._added(peer, name, timed, (percentile,)) for percentile in ("p50", "p95", "p99")]
             row.append(number(good["cpu_s_per_1000"]) if good else "-")
             if streamed:
                 row.append(number(good["cpu_s_per_1000_events"]) if good else "-")
                 row += [
-                    self._absolute(peer, name, "event_delay_ms", (p,)) for p in ("p50", "p95", "p99", "max")
+                    self._absolute(peer, name, "event_delay_ms", (percentile,))
+                    for percentile in ("p50", "p95", "p99", "max")
                 ]
             row += [f"{cell['rss_mib']:.0f}" if peer != DIRECT else "-", f"{100 * cell['spread']:.0f}%"]
             rows.append([*row, f"{cell['samples']:,}"])
@@ -217,11 +218,11 @@ class Figures(Results):
         cell, base = self.good(peer, case), self.good(DIRECT, case)
         if not cell or not base or peer == DIRECT or not cell[name] or not base[name]:
             return "-"
-        return " / ".join(number(cell[name][p] - base[name][p]) for p in percentiles)
+        return " / ".join(number(cell[name][one] - base[name][one]) for one in percentiles)
 
     def _absolute(self, peer: str, case: str, name: str, percentiles: Sequence[str]) -> str:
         cell = self.good(peer, case)
-        return " / ".join(number(cell[name][p]) for p in percentiles) if cell and cell[name] else "-"
+        return " / ".join(number(cell[name][one]) for one in percentiles) if cell and cell[name] else "-"
 
 
 def _marks(cell: Mapping[str, Any]) -> str:

@@ -119,7 +119,8 @@ def _median(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         found[name] = statistics.median(values) if values else None
     for name in ("latency_ms", "outside_ms", "first_event_ms", "event_delay_ms"):
         runs = [run[name] for run in group if run[name]]
-        found[name] = {p: statistics.median(run[p] for run in runs) for p in _PERCENTILES} if runs else None
+        medians_of = {key: statistics.median(run[key] for run in runs) for key in _PERCENTILES if runs}
+        found[name] = medians_of or None
     varied = "requests_s" if group[0]["peer"] == DIRECT else "cpu_s_per_1000"
     values = [run[varied] for run in group if run[varied]]
     answers = sum(run["answered"] + run["broken"] + run["refused"] for run in group)
