@@ -20,8 +20,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 import uvloop
 
-from bench.soak import SECRETS as SOAKED
-from bench.soak import bad_requests, picture
+from bench.bad_clients import SECRETS as SOAKED
+from bench.bad_clients import bad_requests, picture
 from gateway.config import parse
 from gateway.server.app import Gateway
 from gateway.server.listen import GatewayServer

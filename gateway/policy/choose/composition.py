@@ -44,7 +44,7 @@ _MIX_STEPS = {1: 16, 2: 16, 3: 16, 4: 8}
 # Draws of the profiles' errors.
 _DRAWS = 100
 # A fleet is better where it is in so many of the draws, and by more than these figures are good for: what
-# fleets make of a day in the simulations of bench/plan.py is within 2% of them (standard deviation).
+# fleets make of a simulated day (bench/results/plan.json) is within 2% of them (standard deviation).
 _SURE, TIE = 0.8, 0.02
 _LEAST = 0.05
 # Waiting less than this is rounding.

@@ -1,29 +1,24 @@
-"""The simulated autoscaling is of what ships: the rules' transcription, the arithmetic, the settings."""
+"""The rules that the autoscalers read, against the same written in Python; and the autoscalers' settings."""
 
 from __future__ import annotations
 
-import math
 import shutil
 import subprocess
+from collections import defaultdict
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import yaml
 
-from bench.autoscaling import day
-from bench.autoscaling.hpa import Autoscaler, Behaviour
-from bench.autoscaling.rule import demands
-from bench.choice.fleet import ROUTES
-from bench.choice.sweep import LOADS, Sweep, alone, model_rate
 from bench.serving import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from bench.autoscaling.rule import Page
-    from bench.choice.fleet import Ranges
+    # A replica's gauges: metric, then label values in alphabetical order of their labels, as exported.
+    Page = Mapping[tuple[str, ...], float]
 
 RULES = ROOT / "deploy/prometheus/rules.yaml"
 COMPONENTS = ROOT / "deploy/kubernetes/components"
@@ -36,6 +31,69 @@ LABELS = {
     "queue_limit_seconds": ("route",),
 }
 STEPS = 8
+OLD = 0.5
+REFUSED = 0.01
+
+
+class Demand(NamedTuple):
+    """One pool: engines that are up, and the rules' other values, under the rules' names."""
+
+    up: float
+    pressure: float
+    work: float
+    engines: float
+
+
+def demands(
+    pages: Sequence[Page], refused: Mapping[str, float], before: Mapping[str, float]
+) -> dict[str, Demand]:
+    """Evaluate the group `ocr-gateway-autoscaling` once, for one model.
+
+    Args:
+        pages: the replicas' gauges, without the prefix `ocr_gateway_`.
+        refused: by route, the share of its requests that got 503 in five minutes.
+        before: by pool, the `engines` of the evaluation before.
+    """
+    useful = largest(pages, "useful_load")  # (pool, route)
+    up = largest(pages, "engine_up")  # (engine, pool)
+    busy = largest(pages, "engine_busy_ratio")
+    waiting: defaultdict[str, float] = defaultdict(float)
+    age: defaultdict[str, float] = defaultdict(float)
+    for page in pages:
+        for name, *labels in page:
+            if name == "waiting":
+                (route,) = labels
+                waiting[route] += page["waiting", route]
+                old = page["oldest_wait_seconds", route] / page["queue_limit_seconds", route]
+                age[route] = max(age[route], min(old, 1))
+    room: defaultdict[str, float] = defaultdict(float)
+    for (_, route), load in useful.items():
+        room[route] += load
+    found = {}
+    for pool in {pool for pool, _ in useful}:
+        routes = [route for other, route in useful if other == pool]
+        ups = [value for (_, other), value in up.items() if other == pool]
+        pressure = max(1 if refused.get(route, 0) > REFUSED else age[route] for route in routes)
+        work = sum(value for (_, other), value in busy.items() if other == pool)
+        work += sum(waiting[route] / room[route] for route in routes)
+        engines = work
+        if pressure > OLD:
+            engines = max(engines, sum(ups) * (1 + pressure / 4))
+        if pressure > OLD or not sum(ups) or min(ups) == 0:
+            engines = max(engines, before.get(pool, 0))
+        found[pool] = Demand(sum(ups), pressure, work, engines)
+    return found
+
+
+def largest(pages: Iterable[Page], metric: str) -> dict[tuple[str, str], float]:
+    """By two labels, the largest of what the replicas read."""
+    found: dict[tuple[str, str], float] = {}
+    for page in pages:
+        for (name, *labels), value in page.items():
+            if name == metric:
+                first, second = labels
+                found[first, second] = max(value, found.get((first, second), value))
+    return found
 
 
 def pages(rng: Random) -> list[Page]:
@@ -77,7 +135,7 @@ def inputs(histories: list[list[Page]], refused: dict[str, float]) -> Iterator[d
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_the_transcription_says_what_prometheus_says(tmp_path: Path) -> None:
+def test_prometheus_evaluates_the_rules_as_python_does(tmp_path: Path) -> None:
     rng = Random(7)
     tests = []
     for case in range(20):
@@ -113,47 +171,13 @@ def test_the_transcription_says_what_prometheus_says(tmp_path: Path) -> None:
                 "promql_expr_test": expected,
             }
         )
-    path = tmp_path / "transcription.yaml"
+    path = tmp_path / "rules-in-python.yaml"
     document = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
     path.write_text(yaml.safe_dump(document))
     done = subprocess.run(
         ["promtool", "test", "rules", path], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[:4000]
-
-
-QUICK = Behaviour(0, 100, 15)
-
-
-class TestArithmetic:
-    """What Kubernetes documents of its autoscaler."""
-
-    def test_the_value_over_the_target_is_rounded_up(self) -> None:
-        assert Autoscaler(0.8, 1, 10, QUICK, QUICK).replicas(0, 2, 2.5) == 4
-
-    def test_a_ratio_within_a_tenth_changes_nothing(self) -> None:
-        scaler = Autoscaler(1, 1, 20, QUICK, QUICK)
-        assert scaler.replicas(0, 10, 10.9) == 10
-        assert scaler.replicas(15, 10, 9.1) == 10
-        assert scaler.replicas(30, 10, 11.1) == 12
-
-    def test_limits_hold(self) -> None:
-        scaler = Autoscaler(1, 2, 4, QUICK, QUICK)
-        assert scaler.replicas(0, 3, 9) == 4
-        assert scaler.replicas(15, 4, 0) == 2
-
-    def test_up_takes_the_least_of_its_window_and_down_the_largest(self) -> None:
-        scaler = Autoscaler(1, 1, 10, Behaviour(60, 10, 15), Behaviour(60, 10, 15))
-        assert [scaler.replicas(at, 1, 3) for at in (0, 30, 45, 60)] == [1, 1, 1, 3]
-        assert [scaler.replicas(at, 3, 1) for at in (75, 90, 105, 120)] == [3, 3, 3, 1]
-
-    def test_policies_bound_how_fast_it_goes(self) -> None:
-        scaler = Autoscaler(1, 1, 10, Behaviour(0, 2, 60), QUICK)
-        replicas, course = 1, []
-        for at in range(0, 120, 15):
-            replicas = scaler.replicas(at, replicas, 9)
-            course.append(replicas)
-        assert course == [3, 3, 3, 3, 5, 5, 5, 5]
 
 
 def objects(component: str, kind: str) -> dict[str, dict[str, Any]]:
@@ -165,25 +189,31 @@ def objects(component: str, kind: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def behaviour(settings: dict[str, Any]) -> Behaviour:
+# What the simulated days of bench/results/autoscaling.md ran with: the target, the most engines, and for each
+# direction the window, the engines a step and the seconds of a step.
+SIMULATED = {"mtp3": (1.0, 4, (600, 1, 300), (1800, 1, 600)), "plain": (0.8, 8, (60, 2, 60), (1800, 1, 300))}
+
+
+def behaviour(settings: dict[str, Any]) -> tuple[int, int, int]:
     (policy,) = settings["policies"]
     assert policy["type"] == "Pods"
-    return Behaviour(settings["stabilizationWindowSeconds"], policy["value"], policy["periodSeconds"])
+    return settings["stabilizationWindowSeconds"], policy["value"], policy["periodSeconds"]
 
 
-@pytest.mark.parametrize("pool", day.MOST)
-def test_what_is_simulated_is_set_as_what_ships(pool: str) -> None:
+@pytest.mark.parametrize("pool", SIMULATED)
+def test_what_was_simulated_is_set_as_what_ships(pool: str) -> None:
+    target, most, up, down = SIMULATED[pool]
     keda, hpa = objects("keda", "ScaledObject")[f"vllm-{pool}"], objects("hpa", "HorizontalPodAutoscaler")
     settings = keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-    assert behaviour(settings["scaleUp"]) == day.UP[pool]
-    assert behaviour(settings["scaleDown"]) == day.DOWN[pool]
-    assert float(keda["triggers"][0]["metadata"]["threshold"]) == day.TARGETS[pool]
-    assert (keda["minReplicaCount"], keda["maxReplicaCount"]) == (1, day.MOST[pool])
+    assert behaviour(settings["scaleUp"]) == up
+    assert behaviour(settings["scaleDown"]) == down
+    assert float(keda["triggers"][0]["metadata"]["threshold"]) == target
+    assert (keda["minReplicaCount"], keda["maxReplicaCount"]) == (1, most)
     plain = hpa[f"vllm-{pool}"]
     assert plain["behavior"] == settings
     value = plain["metrics"][0]["external"]["target"]["averageValue"]
-    assert float(value.replace("m", "e-3")) == day.TARGETS[pool]
-    assert (plain["minReplicas"], plain["maxReplicas"]) == (1, day.MOST[pool])
+    assert float(value.replace("m", "e-3")) == target
+    assert (plain["minReplicas"], plain["maxReplicas"]) == (1, most)
 
 
 def test_the_gateways_autoscalers_agree_and_start_no_more_replicas_than_are_configured() -> None:
@@ -193,24 +223,3 @@ def test_the_gateways_autoscalers_agree_and_start_no_more_replicas_than_are_conf
     assert keda["minReplicaCount"] == hpa["minReplicas"]
     routes = yaml.safe_load((ROOT / "deploy/kubernetes/overlays/production/routes.yaml").read_text())
     assert keda["maxReplicaCount"] == hpa["maxReplicas"] <= routes["server"]["replicas"]
-
-
-def exact(fit: str) -> Sweep:
-    """A sweep without measuring: the model's own rates."""
-    rates: dict[tuple[str, int, Ranges, int], float] = {
-        (route, depth, (), load): model_rate(fit, depth, (), alone(place, load))
-        for place, route in enumerate(ROUTES)
-        for depth in (3, 0)
-        for load in LOADS
-    }
-    return Sweep(fit, rates)
-
-
-def test_a_pool_that_is_too_small_grows_and_stays() -> None:
-    case = day.Case("slow-verify", "open", 8, 1, length=600)
-    course = day.run(case, exact("slow-verify"))
-    assert course.moments[-1].up["plain"] > 1 == course.moments[-1].up["mtp3"]
-    assert course.turns("plain") == course.turns("mtp3") == 0
-    assert len(course.answers) == pytest.approx(8 * 600, rel=0.2)
-    assert course.tokens > 0
-    assert math.isfinite(course.latency(95))
