@@ -28,7 +28,7 @@ from bench.faults import FIT, PROMPTS, engine_processes
 from bench.fit import PUBLISHED, PUBLISHED_LENGTHS
 from bench.serving import ROOT
 from gateway.engines.simulated.step_model import Fit, throughput
-from gateway.tools.sweep.report import Written
+from gateway.tools.sweep.report import ResultsFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,7 +80,7 @@ def sweep(config: Path, out: Path, options: Iterable[str]) -> Results:
     """Run the command as an operator would; return what it measured."""
     command = [sys.executable, "-m", "gateway.cli", "sweep"]
     subprocess.run([*command, f"--config={config}", f"--out={out}", *options], cwd=ROOT, check=True)
-    return msgspec.json.decode((out / "results.json").read_bytes(), type=Written).results
+    return msgspec.json.decode((out / "results.json").read_bytes(), type=ResultsFile).results
 
 
 class Measured:

@@ -24,6 +24,7 @@ from gateway.state.fleet import Fleet, sort_rules
 from gateway.telemetry import logs
 from gateway.tools import engine_args
 from gateway.tools.ocr.ocr_options import arguments as ocr_arguments
+from gateway.tools.output import listed
 from gateway.tools.plan import plan_command as sizing
 from gateway.tools.sweep.sweep_options import arguments as sweep_arguments
 from gateway.wire.image import headers
@@ -199,8 +200,10 @@ def _simulated_engine(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    if missing := [name for name in ("matplotlib", "rich") if importlib.util.find_spec(name) is None]:
-        raise ConfigError([f"sweep needs {' and '.join(missing)}: pip install 'ocr-gateway[sweep]'"])
+    if missing := [
+        name for name in ("jinja2", "matplotlib", "rich") if importlib.util.find_spec(name) is None
+    ]:
+        raise ConfigError([f"sweep needs {listed(missing)}: pip install 'ocr-gateway[sweep]'"])
     from gateway.tools.sweep.sweep_command import run  # what it imports takes a second
 
     listen.allow_many_connections()

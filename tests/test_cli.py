@@ -287,7 +287,7 @@ def test_a_sweep_without_its_extra_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert cli.main(["sweep", "--out", "out"]) == 1
-    assert capsys.readouterr().err == "sweep needs matplotlib and rich: pip install 'ocr-gateway[sweep]'\n"
+    assert capsys.readouterr().err == "sweep needs jinja2, matplotlib and rich: pip install 'ocr-gateway[sweep]'\n"
 
 
 def test_a_sweep_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
