@@ -26,9 +26,9 @@ from gateway.policy.sort.evidence import SortRules, sort
 from gateway.server.machine import keep_memory
 from gateway.wire import openai
 from gateway.wire.image import headers
-from gateway.wire.image.pixels import open_image, read_head
+from gateway.wire.image.headers import open_image, read_head
 from gateway.wire.image.structure import count_scans
-from gateway.wire.lift import Lifted
+from gateway.wire.partial_json import Lifted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

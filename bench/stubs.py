@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, cast
 from PIL import Image
 
 from gateway.engines.vllm_json import DONE, chunk_choice, event, usage, whole_choice
+from gateway.engines.vllm_page import EngineCounts, metrics_page
 from gateway.model import Speculation
-from gateway.wire.vllm.engine import EngineCounts, metrics_page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -73,8 +73,8 @@ _SHARES = 8
 # `ocr-gateway simulated-engine` without the imports of the other commands, which are most of its start.
 _ENGINE = """
 import json, sys
-from gateway.engines.simulated import model, server
-server.main(model.Fit.builtin("h100-9b"), **json.loads(sys.argv[1]))
+from gateway.engines.simulated import simulated_server, step_model
+simulated_server.main(step_model.Fit.builtin("h100-9b"), **json.loads(sys.argv[1]))
 """
 
 

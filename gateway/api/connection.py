@@ -23,7 +23,7 @@ from gateway.errors import (
 from gateway.policy.admit.connection_limits import ADMIN_CONNECTIONS, heads_in_parts, overdue
 from gateway.upstream.unread import has_unread
 from gateway.wire.http import head
-from gateway.wire.openai.completions import error_body, error_headers
+from gateway.wire.openai.error_shape import error_body, error_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -104,11 +104,11 @@ class Poller:
 
     async def _plan(self) -> None:
         """Have the requests split on purpose where that pays; the sums are no matter of the event loop."""
-        if situation := self._state.situation():
+        if situation := self._state.split_inputs():
             fleet = self._state.fleet
             plan = await asyncio.to_thread(replanned, situation)
             if self._state.fleet is fleet:
-                self._state.follow(plan)
+                self._state.adopt_split(plan)
 
     @property
     def _scrape_s(self) -> float:
@@ -153,9 +153,9 @@ class Poller:
             return
         name = watch.engine.name
         self._note(watch.engine, up=False)
-        last_sign = max(watch.silent_since, self._state.heard_at(name))
+        last_sign = max(watch.silent_since, self._state.activity(name).active_at)
         if self._clock() - last_sign >= _SILENT_POLLS * patience_s:
-            self._state.lost(name)
+            self._state.mark_lost(name)
         if watch.silent == _HUNG_POLLS:
             self._on_hung(watch.engine)
 
@@ -174,7 +174,7 @@ class Poller:
         end is taken off its load: a request of ours that came or went meanwhile must not pass for another's.
         """
         engine = watch.engine
-        asked, chunks = self._state.ours(engine.name), self._state.chunks(engine.name)
+        asked = self._state.activity(engine.name)
         try:
             seen = read_metrics(await self._client.page(engine, "/metrics", patience_s))
         except (GatewayError, ValueError) as error:
@@ -188,16 +188,16 @@ class Poller:
         reading = Reading(
             at=self._clock(),
             load=seen.running + seen.waiting,
-            own=max(asked, self._state.ours(engine.name)),
+            own=max(asked.in_flight, self._state.activity(engine.name).in_flight),
             awake=seen.awake,
             generation_tokens=seen.generation_tokens,
             finished=seen.finished,
-            chunks=chunks,
+            chunks=asked.chunks,
             speculation=seen.speculation,
             mismatch=mismatch(self._state.fleet.config, engine, seen, watch.version),
             simulated=seen.simulated,
         )
-        self._state.read(engine.name, reading)
+        self._state.record_reading(engine.name, reading)
         if engine.name != EMBEDDED:  # which counts a page when it has read all of it
             self._check_progress(watch, seen)
 
@@ -207,10 +207,10 @@ class Poller:
         done = (seen.generation_tokens, seen.prompt_tokens, seen.finished)
         if done != watch.done or not seen.running + seen.waiting:
             watch.done, watch.done_at = done, now
-        elif now - max(watch.done_at, self._state.heard_at(name)) >= _STALL_S:
+        elif now - max(watch.done_at, self._state.activity(name).active_at) >= _STALL_S:
             log.warning("engine %s has work and writes nothing for %.0f s", name, _STALL_S)
             watch.done_at = now
-            self._state.lost(name, down=False)
+            self._state.mark_lost(name, down=False)
 
     async def _version(self, engine: Engine, patience_s: float) -> str | None:
         """Return what an engine calls its version; None where it does not say."""

@@ -90,7 +90,7 @@ async def test_an_admin_port_that_is_taken_ends_the_start(caplog: pytest.LogCapt
 
 async def test_another_admin_port_waits_for_a_new_start(caplog: pytest.LogCaptureFixture) -> None:
     gateway = Gateway(parse(ONE, "f", ROOT, {}))
-    await gateway.server.reload(parse(f"{ONE}server: {{admin_port: 9}}", "f", ROOT, {}))
+    await gateway.reload(parse(f"{ONE}server: {{admin_port: 9}}", "f", ROOT, {}))
     assert "server.admin_port has changed" in caplog.text
 
 

@@ -10,15 +10,18 @@ from hypothesis import strategies as st
 
 from gateway.config import Config, parse
 from gateway.config.schema import Profile
+from gateway.engines.vllm_page import EngineCounts, metrics_page
 from gateway.errors import EngineFailed, EngineTooSlow
 from gateway.model import Engine, Speculation
 from gateway.policy.account.acceptance import Sample, Source
 from gateway.state.fleet import Fleet
-from gateway.state.ledger import Kind
-from gateway.state.store import EngineStatus, Lease, State
+from gateway.state.lease import Lease
+from gateway.state.ledger import AnswerKind
+from gateway.state.snapshot import EngineStatus
+from gateway.state.store import State
 from gateway.upstream.client import EngineClient
 from gateway.upstream.poller import Poller, mismatch
-from gateway.wire.vllm.engine import EngineCounts, metrics_page, read_metrics
+from gateway.wire.vllm.engine import read_metrics
 from tests.state.test_store import CURVES
 from tests.support import FakeEngine, served, until
 
@@ -376,7 +379,7 @@ async def test_an_engine_that_streams_is_busy_and_not_hung() -> None:
         lease.on_lost = lambda: lost.append("e")
         for _ in range(20):
             await world.polls(1)
-            lease.heard()
+            lease.record_activity()
         assert not lost
         assert not world.status().view.up
         await until(lambda: lost)
@@ -574,13 +577,13 @@ async def test_routes_are_kept_apart_where_that_pays(caplog: pytest.LogCaptureFi
 async def test_the_ledger_gets_what_the_engine_counted() -> None:
     world = World(True, engines=(F,))
     booked: list[tuple[str, Sample]] = []
-    world.state.on_sample = lambda route, pool, sample: booked.append((route, sample))
+    world.state.speculation.listen(lambda route, pool, sample: booked.append((route, sample)))
     world.client.pages["/metrics"] = counting(50, 7)
     async with world.polled():
         await world.polls(2)
         lease = world.lease("table")
-        lease.sent(Kind.WHOLE)
-        lease.told(None, 12)
+        lease.request_sent(AnswerKind.WHOLE)
+        lease.answer_complete(None, 12)
         lease.release()
         world.client.pages["/metrics"] = counting(60, 8)
         await world.polls(3)
