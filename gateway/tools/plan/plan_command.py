@@ -14,13 +14,12 @@ import numpy as np
 
 from gateway.errors import ConfigError
 from gateway.policy.choose.composition import Market, advise
+from gateway.tools.option_types import whole
 from gateway.tools.plan import engine_kinds, prometheus_history
 from gateway.tools.plan.load_history import binned, read_csv
 from gateway.tools.plan.recommendation import Words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gateway.policy.choose.composition import Advice, Load
     from gateway.tools.plan.engine_kinds import Measured
     from gateway.tools.plan.load_history import History
@@ -44,11 +43,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "gateway's history",
     )
     parser.add_argument(
-        "--engines", type=_count(_MOST_ENGINES), required=True, metavar="N", help="how many there will be"
+        "--engines",
+        type=whole(1, _MOST_ENGINES),
+        required=True,
+        metavar="N",
+        help="how many there will be",
     )
     parser.add_argument(
         "--max-load",
-        type=_count(_MOST_LOAD),
+        type=whole(1, _MOST_LOAD),
         default=256,
         metavar="N",
         help="the most requests one engine may have; default: 256",
@@ -119,15 +122,6 @@ def _history(options: argparse.Namespace) -> History:
             options.load, model=options.model, since_s=options.since, step_s=options.step, now=time.time()
         )
     )
-
-
-def _count(most: int) -> Callable[[str], int]:
-    def count(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"a number from 1 to {most}, not {text!r}")
-        return int(text)
-
-    return count
 
 
 def _duration(text: str) -> float:
