@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gateway.errors import ConfigError
-from gateway.policy.choose.composition import Market, advise
+from gateway.policy.choose.composition import advise
+from gateway.policy.choose.fleet_model import FleetModel
 from gateway.tools.option_types import whole
 from gateway.tools.plan import engine_kinds, prometheus_history
 from gateway.tools.plan.load_history import binned, read_csv
-from gateway.tools.plan.recommendation import Words
+from gateway.tools.plan.recommendation import FleetReport
 
 if TYPE_CHECKING:
-    from gateway.policy.choose.composition import Advice, Load
+    from gateway.policy.choose.composition import Advice
+    from gateway.policy.choose.fleet_model import LoadHistogram
     from gateway.tools.plan.engine_kinds import Measured
     from gateway.tools.plan.load_history import History
 
@@ -86,16 +88,20 @@ def run(options: argparse.Namespace) -> int:
     if sys.stderr.isatty():
         print("valuing fleets: some seconds", file=sys.stderr)
     advice = planned(measured, load, options.engines, options.max_load, dict(options.weight))
-    words = Words(measured)
+    report = FleetReport(measured)
     if options.json:
-        print(json.dumps(words.as_json(advice, load, history.source)))
+        print(json.dumps(report.as_json(advice, load, history.source)))
     else:
-        print(words.report(advice, load, history.source))
+        print(report.text(advice, load, history.source))
     return 0
 
 
 def planned(
-    measured: Measured, load: Load, engines: int, max_load: int, weights: dict[str, float] | None = None
+    measured: Measured,
+    load: LoadHistogram,
+    engines: int,
+    max_load: int,
+    weights: dict[str, float] | None = None,
 ) -> Advice:
     """Return the recommendation; the same for the same arguments.
 
@@ -107,9 +113,9 @@ def planned(
         raise ConfigError(
             [f"--weight: there is no profile of {', '.join(unknown)}; there are {', '.join(measured.routes)}"]
         )
-    market = Market(measured.kinds, max_load, [weights.get(route, 1.0) for route in measured.routes])
+    model = FleetModel(measured.kinds, max_load, [weights.get(route, 1.0) for route in measured.routes])
     try:
-        return advise(market, load, engines, np.random.default_rng(0))
+        return advise(model, load, engines, np.random.default_rng(0))
     except ValueError as error:
         raise ConfigError([f"{error}: some routes have no curve of some pools"]) from error
 
