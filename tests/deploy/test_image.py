@@ -1,4 +1,4 @@
-"""The Dockerfile, its locks (deploy/image) and .dockerignore as texts. tests/image builds and runs the images."""
+"""The Dockerfile, its locks and .dockerignore, as texts; tests/image builds the images and runs them."""
 
 from __future__ import annotations
 
