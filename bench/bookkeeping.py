@@ -23,8 +23,9 @@ from gateway.config import parse
 from gateway.model import Decision, Engine, Reading, Reason, SortDecision, Speculation, Usage
 from gateway.policy.fail.breaker import Outcome
 from gateway.state.fleet import Fleet
-from gateway.state.ledger import Kind
-from gateway.state.store import Lease, State
+from gateway.state.lease import Lease
+from gateway.state.ledger import AnswerKind
+from gateway.state.store import State
 from gateway.telemetry.logs import Line, LogFormat, _Formatter, _Writer
 from gateway.telemetry.metrics import Metrics
 from gateway.wire.vllm.engine import read_metrics
@@ -87,7 +88,7 @@ class Books:
         self.state = State(fleet, known, time.monotonic, random.Random(1))
         for engine in known:
             self.state.mark(engine.name, up=True)
-            self.state.read(engine.name, Reading(time.monotonic(), 0, 0))
+            self.state.record_reading(engine.name, Reading(time.monotonic(), 0, 0))
         self.metrics = Metrics(self.state)
         self._rng = random.Random(1)
         self._decisions = [SortDecision(route, Reason.PROMPT) for route in fleet.routes]
@@ -96,38 +97,38 @@ class Books:
             self._begin()
 
     def _begin(self) -> None:
-        self.state.begun()
+        self.state.retries.count_request()
         lease = self.state.take(self._rng.choice(self._decisions).route, None, "10.0.0.1")
         assert isinstance(lease, Lease)
-        lease.sent(Kind.STREAM)
+        lease.request_sent(AnswerKind.STREAM)
         self._running.append(lease)
 
     def places(self) -> None:
         """One request gets its place, and another is answered and gives its place back."""
         self._begin()
         with self._running.popleft() as lease:
-            lease.heard()
-            lease.outcome(Outcome.SUCCESS)
-            lease.told(_TOLD, _USAGE.completion_tokens)
-        self.state.answered(lease.route, _USAGE.completion_tokens)
-        self.state.ended(_ENDED._replace(route=lease.route))
-        lease.believed()
+            lease.record_activity()
+            lease.record_outcome(Outcome.SUCCESS)
+            lease.answer_complete(_TOLD, _USAGE.completion_tokens)
+        self.state.record_answer(lease.route, _USAGE.completion_tokens)
+        self.state.history.record_request(_ENDED._replace(route=lease.route))
+        lease.trusted_sample()
 
     def accounts(self) -> None:
         """What one holds in memory, and what its key may."""
-        self.state.open += 1
-        held, visit = self.state.memory.hold("10.0.0.1"), self.state.quotas.visit("")
-        visit.enter()
-        held.expect(200_000)
+        self.state.requests.begin()
+        held, visit = self.state.memory.claim("10.0.0.1"), self.state.quotas.open_use("")
+        visit.admit()
+        held.check_room(200_000)
         held.add(200_000)
-        visit.bring(150_000)
-        held.drop(200_000)
-        held.answered(500)
+        visit.add_image_bytes(150_000)
+        held.release(200_000)
+        held.add_answer(500)
         visit.headers()
-        visit.leave()
+        visit.release()
         held.close()
-        self.state.quotas.ended("", 200, 150_000)
-        self.state.open -= 1
+        self.state.quotas.count_request("", 200, 150_000)
+        self.state.requests.end()
 
     def counts(self) -> None:
         """The metrics of one."""

@@ -146,7 +146,7 @@ class _Gateway(Gateway):
         return mine
 
     def end(self, client: int, tokens: int) -> Iterable[tuple[int, str]]:
-        self._leases[client].outcome(Outcome.SUCCESS)  # a new engine gets more once it has answered
+        self._leases[client].record_outcome(Outcome.SUCCESS)  # a new engine gets more once it has answered
         return super().end(client, tokens)
 
     def _placed(self) -> list[tuple[int, str]]:

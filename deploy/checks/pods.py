@@ -23,8 +23,8 @@ ENGINE_STARTS_S = 300
 # A busy container answers late, and a restart cuts all it has.
 LEAST_LIVENESS_S = 30
 
-# Of a container's securityContext: what each key may be ({} where it is not set), whether the pod's own counts
-# where the container has none, and what is said otherwise.
+# Of a securityContext: what each key may be ({} where it is not set), whether the pod's own counts where the
+# container has none, and what is said otherwise.
 _SECURITY: tuple[tuple[str, Callable[[Any], bool], bool, str], ...] = (
     ("runAsNonRoot", lambda value: value is True, True, "must be true, here or for the pod"),
     (

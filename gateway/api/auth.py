@@ -105,7 +105,7 @@ class Guard:
             first_token_s=None,
             usage=None,
         )
-        self._state.quotas.ended(key, code)
+        self._state.quotas.count_request(key, code)
         fields = {
             "request_id": scope["state"]["request_id"],
             # Others are a stranger's words.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.documents.endpoint import Documents
     from gateway.request.attempt import Reply
     from gateway.request.dispatch import Dispatcher
-    from gateway.state.body_memory import Held
+    from gateway.state.body_memory import MemoryClaim
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics
 
@@ -107,8 +107,10 @@ def create_api(
     @api.get("/ready")
     async def ready(response: Response) -> dict[str, Any]:
         """200 while a route has an engine that is up and the gateway is not stopping; tells of each one."""
-        routes = {route: state.up(route) for route in state.fleet.routes}
-        status = "stopping" if state.closing else "ready" if any(routes.values()) else "no engine is up"
+        routes = {route: state.is_up(route) for route in state.fleet.routes}
+        status = (
+            "stopping" if state.requests.closing else "ready" if any(routes.values()) else "no engine is up"
+        )
         if status != "ready":
             response.status_code = 503
             response.headers["retry-after"] = "2"
@@ -170,7 +172,7 @@ class Headers:
             if message["type"] == "http.response.start":
                 headers = [item for item in message.get("headers", ()) if item[0] != b"x-request-id"]
                 message["headers"] = [*headers, (b"x-request-id", request_id.encode())]
-                if self._state.closing:
+                if self._state.requests.closing:
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
@@ -211,7 +213,7 @@ class Completions:
             read=exchange.read,
             route_header=None if route is None else route.decode("latin-1"),
             content_type=headers.get(b"content-type", b"").decode("latin-1"),
-            kept=scope["client"] in self._state.kept,
+            kept=scope["client"] in self._state.requests.kept,
             context=trace_context.read(scope["headers"]) if b"traceparent" in headers else {},
             key=key,
             client=key or (scope["client"][0] if scope["client"] else ""),
@@ -243,7 +245,7 @@ class _Exchange:
         self._state = state
         self.client_left = False
 
-    async def read(self, limit: int, held: Held) -> bytes:
+    async def read(self, limit: int, held: MemoryClaim) -> bytes:
         """Return the body, and watch from then on for the client leaving.
 
         Args:
@@ -257,7 +259,7 @@ class _Exchange:
         """
         if self._announced > limit:
             raise too_large(limit)
-        held.expect(self._announced)
+        held.check_room(self._announced)
         body = await self._cycle.whole(limit, held.add)
         task = asyncio.current_task()
 
@@ -305,7 +307,7 @@ class _Exchange:
         await self._end(body)
 
     def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        self._cycle.start(status, headers, close=self._state.closing)
+        self._cycle.start(status, headers, close=self._state.requests.closing)
 
     async def _end(self, body: bytes) -> None:
         self._cycle.on_left = None

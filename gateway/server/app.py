@@ -83,6 +83,7 @@ class Gateway:
             self._rng,
             self._discovery.pending(),
             default_limit(memory, config.documents.at_once or self._documents_at_once),
+            lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
         )
         self._metrics = Metrics(self.state)
         self._reloader = Reloader(path, config, self.reload, self._count_reload) if path else None
@@ -129,7 +130,7 @@ class Gateway:
     async def drain(self, connections: Connections, *, linger: bool) -> None:
         """Return once work has ended: taken for `linger_s` more, then finished within `drain_s`."""
         server = self.state.fleet.config.server
-        self.state.closing = True
+        self.state.requests.announce_stop()
         linger_s = server.linger_s if linger else 0
         patience_s = max(linger_s, _PATIENCE_S)
         end = time.monotonic() + linger_s
@@ -138,14 +139,16 @@ class Gateway:
         while (left := end - time.monotonic()) > 0:
             connections.close_idle(time.monotonic(), patience_s)
             await asyncio.sleep(min(left, _LOOK_S))
-        kept = self.state.kept = connections.close_idle(time.monotonic(), patience_s)
-        self.state.draining = True
+        kept = connections.close_idle(time.monotonic(), patience_s)
+        self.state.requests.drain(kept)
         end = time.monotonic() + server.drain_s
         # Those that still come, such as a balancer's checks, are not waited for: they might never end.
-        while kept & connections.close_idle(time.monotonic(), patience_s) or self.state.open:
+        while kept & connections.close_idle(time.monotonic(), patience_s) or self.state.requests.open:
             if time.monotonic() > end:
-                if self.state.open:
-                    log.warning("stopping: %d requests are broken off (server.drain_s)", self.state.open)
+                if self.state.requests.open:
+                    log.warning(
+                        "stopping: %d requests are broken off (server.drain_s)", self.state.requests.open
+                    )
                 return
             await asyncio.sleep(_LOOK_S)
 

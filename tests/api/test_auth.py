@@ -132,7 +132,7 @@ async def test_nothing_of_a_strangers_body_is_waited_for(tmp_path: Path) -> None
         headers = ["content-type: application/json", "content-length: 1000000", "expect: 100-continue"]
         reply = await ask(gateway.port, CHAT, "POST", *headers)
         assert reply.startswith(b"HTTP/1.1 401 ")
-        assert gateway.gateway.state.open == 0
+        assert gateway.gateway.state.requests.open == 0
 
 
 async def test_probes_and_the_page_that_asks_for_a_key_need_none(tmp_path: Path) -> None:

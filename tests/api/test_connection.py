@@ -750,7 +750,7 @@ async def test_a_client_that_never_reads_its_completion_is_dropped_and_the_engin
     it.later(31)
     await it.gone()
     await until(lambda: not it.engine.running)
-    await until(lambda: not it.gateway.state.open)
+    await until(lambda: not it.gateway.state.requests.open)
     client.writer.transport.abort()
 
 

@@ -218,7 +218,7 @@ def test_whatever_id_comes_a_sane_one_goes(given_ids: list[bytes]) -> None:
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "headers": [(b"x-request-id", one) for one in given_ids]}
-    state: Any = SimpleNamespace(closing=False)
+    state: Any = SimpleNamespace(requests=SimpleNamespace(closing=False))
     asyncio.run(Headers(answers, state)(scope, None, send))  # type: ignore[arg-type]
     (told,) = [value for name, value in sent[0]["headers"] if name == b"x-request-id"]
     assert re.fullmatch(rb"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", told)

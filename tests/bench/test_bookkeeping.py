@@ -25,7 +25,7 @@ def test_the_books_balance() -> None:
         books.counts()
     snapshot = books.state.snapshot()
     assert sum(route.in_flight for route in snapshot.routes.values()) == bookkeeping.IN_FLIGHT
-    assert (books.state.open, books.state.memory.total) == (0, 0)
+    assert (books.state.requests.open, books.state.memory.total) == (0, 0)
     took, longest = asyncio.run(books.page())
     assert took >= 0 < longest
     page = asyncio.run(books.metrics.page("text/plain"))[0].decode()

@@ -321,7 +321,7 @@ class Stand:
             writer.write(raw[:length])
             await asyncio.sleep(0)
             writer.transport.abort()
-        await until(lambda: not self.gateway.state.open)
+        await until(lambda: not self.gateway.state.requests.open)
 
     async def _client(self, kinds: list[tuple[str, Ask]], rounds: int) -> None:
         reader, writer = await _connect(self.port)
