@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.state.body_memory import MemoryClaim
     from gateway.state.lease import Lease
     from gateway.telemetry.tracing import Trace
-    from gateway.upstream.client import Answer, EngineClient
+    from gateway.upstream.client import EngineClient, EngineResponse
     from gateway.wire.openai.completion import Dialect
 
 # What a client should wait where an engine does not say, and the longest that one may say.
@@ -185,7 +185,7 @@ async def attempt(
         AnswerKind.WHOLE if not job.stream else AnswerKind.OPAQUE if job.merged else AnswerKind.STREAM
     )
     before = job.held.size
-    answer: Answer | None = None
+    answer: EngineResponse | None = None
     with job.trace.attempt(lease.engine, job.path) if job.trace else _UNTRACED as span:
         scope = asyncio.timeout(None)
         lease.on_lost = lambda: scope.reschedule(0)
@@ -235,7 +235,7 @@ async def attempt(
                 answer.close()
 
 
-async def _begin(job: Job, answer: Answer, lease: Lease, outturn: Outturn, deadline: float) -> Reply:
+async def _begin(job: Job, answer: EngineResponse, lease: Lease, outturn: Outturn, deadline: float) -> Reply:
     """Read an answer up to the first byte for the client.
 
     Raises:
@@ -266,7 +266,7 @@ class _Events:
     time limits run from event to event.
     """
 
-    def __init__(self, answer: Answer, lease: Lease, outturn: Outturn, job: Job) -> None:
+    def __init__(self, answer: EngineResponse, lease: Lease, outturn: Outturn, job: Job) -> None:
         self._answer = answer
         self._lease = lease
         self._outturn = outturn
@@ -341,7 +341,7 @@ class _Events:
         """
         outturn = self._outturn
         if outturn.ended:
-            await self._answer.glimpse(_END_BYTES, _END_S)
+            await self._answer.read_start(_END_BYTES, _END_S)
             return b""
         # An event without its blank line is none; but it may tell the usage, or the end.
         rest = self._splitter.rest()
@@ -425,9 +425,9 @@ class _Events:
         return not (self._job.strip_usage and chunk.is_usage_only)
 
 
-async def _refusal(answer: Answer) -> GatewayError:
+async def _refusal(answer: EngineResponse) -> GatewayError:
     """What an engine's refusal means to the client."""
-    told = openai.read_error_message(await answer.glimpse(_REFUSAL_BYTES, _REFUSAL_S))
+    told = openai.read_error_message(await answer.read_start(_REFUSAL_BYTES, _REFUSAL_S))
     if is_stopping(told):
         return Unavailable(_STOPPING, code="engine_stopping", retry_after=RETRY_AFTER_S)
     told = f": {told}" if told else ""
