@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.config import parse
+from gateway.engines.vllm_json import speculative_object
 from gateway.model import Engine, Reading, Speculation
 from gateway.policy.account.acceptance import of_answer
 from gateway.state.fleet import Fleet
-from gateway.state.ledger import Kind, Ledger
-from gateway.state.store import Lease, State
+from gateway.state.lease import Lease
+from gateway.state.ledger import AnswerKind, SpeculationLedger
+from gateway.state.store import State
 from gateway.telemetry.metrics import Metrics
-from gateway.wire.openai.completions import StreamChunk, read_chunk
-from gateway.wire.vllm.engine import read_speculation, speculative_object
+from gateway.wire.openai.completion import StreamChunk, read_chunk
+from gateway.wire.vllm.engine import read_speculation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,9 +111,9 @@ def chunks() -> tuple[list[float], list[float]]:
     def counted() -> None:
         chunk = read_chunk(CHUNK)
         if chunk.is_step:
-            lease.stepped()
+            lease.count_step()
         if chunk.is_uncountable:
-            lease.blurs()
+            lease.mark_uncountable()
 
     def bare() -> StreamChunk:
         chunk = _BARE.decode(CHUNK)
@@ -133,26 +135,28 @@ class Account:
         Metrics(self._state)
         self._reported = reported
         self._rng = random.Random(1)
-        self._ledger = Ledger(lambda route, sample: self._state._book(route, "mtp3", sample))
+        self._ledger = SpeculationLedger(
+            lambda route, sample: self._state.speculation.book(route, "mtp3", sample)
+        )
         self._ends = self._drafts = 0
         self._read()
         self._running = deque(
-            self._ledger.began(self._rng.choice(ROUTES), Kind.STREAM) for _ in range(IN_FLIGHT)
+            self._ledger.request_sent(self._rng.choice(ROUTES), AnswerKind.STREAM) for _ in range(IN_FLIGHT)
         )
 
     def take(self, route: str) -> Lease:
         """Return a lease of the engine, sent for a stream."""
         lease = self._state.take(route)
         assert isinstance(lease, Lease)
-        lease.sent(Kind.STREAM)
+        lease.request_sent(AnswerKind.STREAM)
         return lease
 
     def one(self) -> None:
         """Account for one request's end and another's beginning, and for its share of the readings."""
         figures = read_speculation(REPORTED) if self._reported else None
         sample = of_answer(figures, completion_tokens=301, steps=111, depth=3)
-        self._ledger.finished(self._running.popleft(), sample, complete=True)
-        self._running.append(self._ledger.began(self._rng.choice(ROUTES), Kind.STREAM))
+        self._ledger.request_ended(self._running.popleft(), sample, complete=True)
+        self._running.append(self._ledger.request_sent(self._rng.choice(ROUTES), AnswerKind.STREAM))
         self._ends += 1
         self._drafts += 110
         self._ledger.chunks += 110  # `stepped` is measured with the chunk
@@ -166,7 +170,7 @@ class Account:
     def _read(self) -> None:
         counted = Speculation(self._drafts, self._drafts, 3 * self._drafts, (self._drafts, 0, 0))
         at = self._ends / (IN_FLIGHT / WINDOWS)
-        self._ledger.read(
+        self._ledger.record_reading(
             Reading(
                 at,
                 IN_FLIGHT,

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fuzz import target
+from gateway.engines.vllm_json import speculative_object
+from gateway.engines.vllm_page import EngineCounts, metrics_page
 from gateway.model import Speculation
-from gateway.wire.vllm.engine import EngineCounts, Simulated, metrics_page, speculative_object
+from gateway.wire.vllm.engine import Simulated
 from tests.fuzz.seeds import CHAT, OCR, RESPONSES, images, seeds
 from tests.support import CONFIG, USAGE, chunk, completion, response, response_events
 

@@ -16,7 +16,7 @@ from gateway.config import parse as parse_config
 from gateway.config.api_keys import MIN_KEY_LENGTH, parse_keys
 from gateway.errors import BadImage, BadRequest, ConfigError, EngineFailed
 from gateway.wire import openai, responses, sse
-from gateway.wire.http import head, trace_context
+from gateway.wire.http import request_head, trace_context
 from gateway.wire.image import headers, pixels, remote_url, structure
 from gateway.wire.mistral import ocr, page_tables
 from gateway.wire.vllm import bench_results, engine
@@ -189,8 +189,8 @@ def _head(data: bytes) -> None:
     method, _, version = line.partition(b" ")
     version_text = version.decode("latin-1")
     with contextlib.suppress(BadRequest):
-        head.check(version_text, method, headers)
-    plain = head.without_upgrade(version_text, method, b"/", headers)
+        request_head.check(version_text, method, headers)
+    plain = request_head.without_upgrade(version_text, method, b"/", headers)
     _, *kept = plain.split(b"\r\n")
     _check(not any(one.startswith(b"upgrade:") for one in kept), "no upgrade is left")
 

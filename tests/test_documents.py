@@ -121,8 +121,7 @@ def test_the_documented_metrics_and_codes_are_the_ones_there_are(whole: Served) 
     exported = {name for name in exported if not name.startswith("process_")}
     with_keys = {"ocr_gateway_key_requests", "ocr_gateway_key_image_bytes"}
     assert documented - with_keys == exported
-    source = "".join(path.read_text() for path in (ROOT / "gateway").glob("*/*.py"))
-    source += "".join(path.read_text() for path in (ROOT / "gateway").glob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py"))
     for code in re.findall(
         r"`([a-z]+_[a-z_]+)`", text.partition("| status |")[2].partition("An engine's own")[0]
     ):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from bench.choice.fleet import Fleet, Ranges, World
+    from gateway.state.lease import Lease
     from gateway.state.queues import Waiter
-    from gateway.state.store import Lease
 
 
 class Gateway:
@@ -55,7 +55,7 @@ class Gateway:
     def end(self, client: int, tokens: int) -> Iterable[tuple[int, str]]:
         """See Chooser."""
         lease = self._leases.pop(client)
-        self.state.answered(lease.route, tokens)
+        self.state.record_answer(lease.route, tokens)
         lease.release()
         return self._placed()
 
@@ -75,12 +75,12 @@ class Gateway:
             reading = Reading(
                 at=self._world.now,
                 load=clock.running + clock.waiting,
-                own=self.state.ours(name),
+                own=self.state.activity(name).in_flight,
                 generation_tokens=clock.counters.generation_tokens,
             )
-            self.state.read(name, reading)
-        if situation := self.state.situation():
-            self.state.follow(replanned(situation))
+            self.state.record_reading(name, reading)
+        if situation := self.state.split_inputs():
+            self.state.adopt_split(replanned(situation))
 
     def _placed(self) -> list[tuple[int, str]]:
         placed = []

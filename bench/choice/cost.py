@@ -17,7 +17,7 @@ from bench.choice.sweep import LOADS, Sweep, alone, fit_of, model_rate
 from gateway.policy.choose.balance import Board, Choice
 
 if TYPE_CHECKING:
-    from gateway.state.store import Lease
+    from gateway.state.lease import Lease
 
 ENGINES = 64
 PER_ENGINE = 30

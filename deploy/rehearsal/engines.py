@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import aiohttp
+import httpx
 import uvloop
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -73,8 +73,8 @@ _SHARES = 8
 # `ocr-gateway simulated-engine` without the imports of the other commands, which are most of its start.
 _ENGINE = """
 import json, sys
-from gateway.engines.simulated import model, server
-server.main(model.Fit.builtin("h100-9b"), **json.loads(sys.argv[1]))
+from gateway.engines.simulated import simulated_server, step_model
+simulated_server.main(step_model.Fit.builtin("h100-9b"), **json.loads(sys.argv[1]))
 """
 
 
@@ -389,15 +389,15 @@ class Rehearsal:
 
 
 async def _served(url: str, pool: str) -> float:
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as reply:
-        families = text_string_to_metric_families(await reply.text())
-        return sum(
-            sample.value
-            for family in families
-            for sample in family.samples
-            if sample.name == "ocr_gateway_requests_total"
-            and (sample.labels["pool"], sample.labels["code"]) == (pool, "200")
-        )
+    async with httpx.AsyncClient(trust_env=False) as http:
+        page = (await http.get(f"{url}/metrics")).text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == "ocr_gateway_requests_total"
+        and (sample.labels["pool"], sample.labels["code"]) == (pool, "200")
+    )
 
 
 async def rehearse(options: Options, say: Callable[[str], None]) -> Report:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
+import httpx
 import uvloop
 import yaml
 
@@ -273,11 +273,11 @@ class Rehearsal:
     async def _until(self, pod: Pod, series: str, *, absent: bool = False) -> None:
         """Wait until a gateway's metrics show something, or do not any more."""
         end = time.monotonic() + _RELOADED_S
-        async with aiohttp.ClientSession(admin_url(self._placed[pod.name])) as session:
+        url = admin_url(self._placed[pod.name])
+        async with httpx.AsyncClient(base_url=url, timeout=_RELOADED_S, trust_env=False) as http:
             while True:
-                async with session.get("/metrics") as reply:
-                    if (series in await reply.text()) is not absent:
-                        return
+                if (series in (await http.get("/metrics")).text) is not absent:
+                    return
                 if time.monotonic() > end:
                     raise PodError(f"{pod.name} does not show {series!r} after {_RELOADED_S} s")
                 await asyncio.sleep(_LOOK_S)

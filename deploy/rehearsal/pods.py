@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
+import httpx
 import yaml
 
 if TYPE_CHECKING:
@@ -239,13 +239,12 @@ class Pod:
 
     async def _probe(self) -> None:
         url = self.url + self.lifecycle.ready_path
-        timeout = aiohttp.ClientTimeout(_PROBE_TIMEOUT_S)
         # A kubelet opens a connection for each probe.
-        connector = aiohttp.TCPConnector(force_close=True)
+        limits = httpx.Limits(max_keepalive_connections=0)
         successes = failures = 0
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        async with httpx.AsyncClient(limits=limits, timeout=_PROBE_TIMEOUT_S, trust_env=False) as http:
             while True:
-                if await _answers(session, url):
+                if await _answers(http, url):
                     successes, failures = successes + 1, 0
                 else:
                     successes, failures = 0, failures + 1
@@ -256,11 +255,10 @@ class Pod:
                 await asyncio.sleep(self.lifecycle.ready_period_s)
 
 
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+async def _answers(http: httpx.AsyncClient, url: str) -> bool:
     try:
-        async with session.get(url) as reply:
-            return 200 <= reply.status < 400
-    except (aiohttp.ClientError, TimeoutError):
+        return 200 <= (await http.get(url)).status_code < 400
+    except httpx.HTTPError:
         return False
 
 

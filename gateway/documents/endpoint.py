@@ -29,9 +29,9 @@ from gateway.request.attempt import Reply
 from gateway.request.dispatch import CLIENT_LEFT, Call, alias_of, refuse_draining
 from gateway.telemetry.logs import Line
 from gateway.wire.image import remote_url
-from gateway.wire.image.pixels import decoding_bytes
+from gateway.wire.image.headers import decoding_bytes
 from gateway.wire.mistral import ocr
-from gateway.wire.openai.completions import error_body
+from gateway.wire.openai.error_shape import error_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gateway.images.fetch import ImageFetcher
     from gateway.images.inspector import Vision
     from gateway.request.dispatch import Dispatcher
-    from gateway.state.body_memory import Held
+    from gateway.state.body_memory import MemoryClaim
     from gateway.state.fleet import Fleet
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics
@@ -123,8 +123,8 @@ class Documents:
             ClientLeft: there is nobody to answer.
         """
         state = self.state
-        state.open += 1
-        call.held = state.memory.hold(call.client)
+        state.requests.begin()
+        call.held = state.memory.claim(call.client)
         reading: _Reading | None = None
         whole: bytes | None = None
         failed: GatewayError | None = None
@@ -155,7 +155,7 @@ class Documents:
             call.code, call.error = _BROKEN.status, _BROKEN.code or ""
             raise
         finally:
-            state.open -= 1
+            state.requests.end()
             call.held.close()
             self._account(call, reading)
 
@@ -175,7 +175,7 @@ class Documents:
             request.data = await self._fetched(call, request.url, request.param)
         else:
             call.held.add(len(request.data or b""))
-        call.held.drop(len(body))
+        call.held.release(len(body))
         return request
 
     async def _fetched(self, call: Call, raw: bytes, param: str) -> bytes:
@@ -225,7 +225,7 @@ class Documents:
         self._metrics.finished(
             route="", pool="", code=call.code, seconds=seconds, waited_s=None, first_token_s=None, usage=None
         )
-        self.state.quotas.ended(call.key, call.code)
+        self.state.quotas.count_request(call.key, call.code)
         _LINE.write({**fields, "error": call.error})
 
 
@@ -360,10 +360,10 @@ class _Reading:
         except GatewayError as error:
             told.error = error
         finally:
-            self._held.drop(held)
+            self._held.release(held)
         lease = calls[-1].lease if calls else None
         if lease:
-            sample = lease.believed()
+            sample = lease.trusted_sample()
             told.pool, told.depth = lease.engine.pool, lease.depth
             told.acceptance_length = sample.speculation.length if sample else None
         await self._finish(told, started, done)
@@ -394,7 +394,7 @@ class _Reading:
         except GatewayError as error:
             self._annotation_error = error
         finally:
-            self._held.drop(held)
+            self._held.release(held)
 
     async def _sorted(self, url: bytes, page: Page) -> SortDecision:
         """Return the client's route, or the one that a page looks like if there is a prompt for it."""
@@ -513,7 +513,7 @@ class _Feed:
         return event
 
 
-async def _whole(reading: _Reading, held: Held) -> bytes:
+async def _whole(reading: _Reading, held: MemoryClaim) -> bytes:
     """Return all pages and what is told beside them.
 
     Raises:
@@ -522,7 +522,7 @@ async def _whole(reading: _Reading, held: Held) -> bytes:
     kept: dict[int, bytes] = {}
 
     async def keep(index: int, page: bytes) -> None:
-        held.answered(len(page))
+        held.add_answer(len(page))
         kept[index] = page
 
     await reading.run(keep)
@@ -559,7 +559,7 @@ async def _fill(feed: _Feed, reading: _Reading) -> GatewayError | None:
     return failed
 
 
-async def _given(body: bytes, limit: int, held: Held) -> bytes:
+async def _given(body: bytes, limit: int, held: MemoryClaim) -> bytes:
     """A page's request is there, and counted with its document."""
     return body
 

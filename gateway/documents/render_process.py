@@ -17,7 +17,8 @@ from PIL import Image
 from gateway.errors import BadImage, BadRequest
 from gateway.images.confined import confine, outlive_signals
 from gateway.wire.image import headers
-from gateway.wire.image.pixels import open_image, upright
+from gateway.wire.image.headers import open_image
+from gateway.wire.image.pixels import upright
 from gateway.wire.mistral import ocr
 
 if TYPE_CHECKING:

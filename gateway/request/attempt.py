@@ -14,7 +14,7 @@ from gateway.policy.fail import retry
 from gateway.policy.fail.breaker import Outcome
 from gateway.policy.fail.retry import Failure
 from gateway.state.body_memory import FULL
-from gateway.state.ledger import Kind
+from gateway.state.ledger import AnswerKind
 from gateway.wire import openai, sse
 from gateway.wire.openai.steps import Steps
 from gateway.wire.vllm.engine import is_stopping
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from gateway.config import Timeouts
     from gateway.model import Buffer, Speculation, Usage
-    from gateway.state.body_memory import Held
-    from gateway.state.store import Lease
+    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.lease import Lease
     from gateway.telemetry.tracing import Trace
-    from gateway.upstream.client import Answer, EngineClient
-    from gateway.wire.openai.completions import Dialect
+    from gateway.upstream.client import EngineClient, EngineResponse
+    from gateway.wire.openai.completion import Dialect
 
 # What a client should wait where an engine does not say, and the longest that one may say.
 RETRY_AFTER_S = 2
@@ -89,7 +89,7 @@ class Job:
     path: str
     request_id: str
     body: tuple[Buffer, ...]
-    held: Held
+    held: MemoryClaim
     answer_bytes: int
     stream: bool
     strip_usage: bool
@@ -101,7 +101,7 @@ class Job:
 
     def spent(self) -> None:
         """Let go of the body: an answer to it has begun, which may take long."""
-        self.held.drop(sum(map(len, self.body)))
+        self.held.release(sum(map(len, self.body)))
         self.body = ()
 
 
@@ -128,7 +128,7 @@ class Outturn:
     def account(self, lease: Lease) -> None:
         """Tell the lease that the answer is complete, and what came of its speculation."""
         if not self.failed:
-            lease.told(self.speculation, self.usage.completion_tokens if self.usage else 0)
+            lease.answer_complete(self.speculation, self.usage.completion_tokens if self.usage else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +181,11 @@ async def attempt(
     Raises:
         AttemptFailed: there is no such byte.
     """
-    lease.sent(Kind.WHOLE if not job.stream else Kind.OPAQUE if job.merged else Kind.STREAM)
+    lease.request_sent(
+        AnswerKind.WHOLE if not job.stream else AnswerKind.OPAQUE if job.merged else AnswerKind.STREAM
+    )
     before = job.held.size
-    answer: Answer | None = None
+    answer: EngineResponse | None = None
     with job.trace.attempt(lease.engine, job.path) if job.trace else _UNTRACED as span:
         scope = asyncio.timeout(None)
         lease.on_lost = lambda: scope.reschedule(0)
@@ -203,7 +205,7 @@ async def attempt(
                         first_event_s=job.timeouts.first_event_s if job.stream else None,
                         deadline=deadline,
                     )
-                    lease.heard()
+                    lease.record_activity()
                     if span:
                         span.answered(answer.status)
                     if failure := retry.failure_of(answer.status):
@@ -215,13 +217,13 @@ async def attempt(
                 told = error if isinstance(error, GatewayError) else EngineFailed(_HANGS, code="engine_lost")
                 if told.code in _OURS:
                     raise
-                job.held.drop(job.held.size - before)
+                job.held.release(job.held.size - before)
                 raise AttemptFailed(_FAILURES.get(told.code or "", Failure.GARBAGE), told) from error
             finally:
                 lease.on_lost = None
             if isinstance(reply.body, bytes):  # a stream is judged at its end
                 # A client's own mistake says nothing of the engine.
-                lease.outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
+                lease.record_outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
                 lease.release()  # a slow reader keeps no engine's place
                 answer.close()
                 if span:
@@ -233,7 +235,7 @@ async def attempt(
                 answer.close()
 
 
-async def _begin(job: Job, answer: Answer, lease: Lease, outturn: Outturn, deadline: float) -> Reply:
+async def _begin(job: Job, answer: EngineResponse, lease: Lease, outturn: Outturn, deadline: float) -> Reply:
     """Read an answer up to the first byte for the client.
 
     Raises:
@@ -244,7 +246,7 @@ async def _begin(job: Job, answer: Answer, lease: Lease, outturn: Outturn, deadl
         body = _Events(answer, lease, outturn, job)
         await body.begin()
     else:
-        body = await answer.read(job.answer_bytes, job.held.answered)
+        body = await answer.read(job.answer_bytes, job.held.add_answer)
         if answer.status < 400:
             whole = job.dialect.read_answer(body)
             if whole is None:
@@ -264,7 +266,7 @@ class _Events:
     time limits run from event to event.
     """
 
-    def __init__(self, answer: Answer, lease: Lease, outturn: Outturn, job: Job) -> None:
+    def __init__(self, answer: EngineResponse, lease: Lease, outturn: Outturn, job: Job) -> None:
         self._answer = answer
         self._lease = lease
         self._outturn = outturn
@@ -327,7 +329,7 @@ class _Events:
             self._outturn.failed, self._outturn.error = error.status, error.code or ""
             # A document longer than the request's time is not the engine's fault, nor is our want of memory.
             if error.code not in ("total_timeout", FULL):
-                self._lease.outcome(retry.blame(Failure.BROKEN_STREAM))
+                self._lease.record_outcome(retry.blame(Failure.BROKEN_STREAM))
             return self._job.dialect.error_event(error, self._place + 1)
         raise StopAsyncIteration
 
@@ -339,7 +341,7 @@ class _Events:
         """
         outturn = self._outturn
         if outturn.ended:
-            await self._answer.glimpse(_END_BYTES, _END_S)
+            await self._answer.read_start(_END_BYTES, _END_S)
             return b""
         # An event without its blank line is none; but it may tell the usage, or the end.
         rest = self._splitter.rest()
@@ -357,10 +359,10 @@ class _Events:
         steps = 0 if self._pending else self._steps.count(data)
         if not steps:
             return self._for_client(self._split(data))
-        self._lease.heard()
+        self._lease.record_activity()
         self._until = self._now() + self._job.timeouts.idle_s
         for _ in range(steps):
-            self._lease.stepped()
+            self._lease.count_step()
         return data
 
     def _split(self, data: bytes) -> list[bytes]:
@@ -369,9 +371,9 @@ class _Events:
         more = self._splitter.pending - self._pending
         self._pending += more
         if more > 0:
-            self._job.held.answered(more)
+            self._job.held.add_answer(more)
         else:
-            self._job.held.drop(-more)
+            self._job.held.release(-more)
         return events
 
     def _end(self) -> None:
@@ -380,9 +382,9 @@ class _Events:
             return
         self._outturn.ended = True
         if self._outturn.failed >= 500:
-            self._lease.outcome(retry.blame(Failure.BROKEN_STREAM))
+            self._lease.record_outcome(retry.blame(Failure.BROKEN_STREAM))
         elif not self._outturn.failed:
-            self._lease.outcome(Outcome.SUCCESS)
+            self._lease.record_outcome(Outcome.SUCCESS)
         self._outturn.account(self._lease)
         self._lease.release()
 
@@ -396,7 +398,7 @@ class _Events:
         data = sse.event_data(event)
         if data is None:
             return True
-        self._lease.heard()
+        self._lease.record_activity()
         self._until = self._now() + self._job.timeouts.idle_s
         if data == sse.DONE:
             self._end()  # clients leave once they have it
@@ -407,10 +409,10 @@ class _Events:
         if chunk.has_output and self._outturn.first_token_at is None:
             self._outturn.first_token_at = time.perf_counter()
         if chunk.is_step:
-            self._lease.stepped()
+            self._lease.count_step()
             self._steps.learn(event)
         if chunk.is_uncountable:
-            self._lease.blurs()
+            self._lease.mark_uncountable()
         if chunk.usage:
             self._outturn.usage, self._outturn.speculation = chunk.usage, chunk.speculation
         if chunk.is_error:
@@ -423,9 +425,9 @@ class _Events:
         return not (self._job.strip_usage and chunk.is_usage_only)
 
 
-async def _refusal(answer: Answer) -> GatewayError:
+async def _refusal(answer: EngineResponse) -> GatewayError:
     """What an engine's refusal means to the client."""
-    told = openai.read_error_message(await answer.glimpse(_REFUSAL_BYTES, _REFUSAL_S))
+    told = openai.read_error_message(await answer.read_start(_REFUSAL_BYTES, _REFUSAL_S))
     if is_stopping(told):
         return Unavailable(_STOPPING, code="engine_stopping", retry_after=RETRY_AFTER_S)
     told = f": {told}" if told else ""

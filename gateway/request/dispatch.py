@@ -21,7 +21,7 @@ from gateway.policy.sort import evidence
 from gateway.request.attempt import RETRY_AFTER_S, AttemptFailed, Job, Outturn, attempt
 from gateway.request.receive import Taken
 from gateway.state.body_memory import FULL
-from gateway.state.store import Lease
+from gateway.state.lease import Lease
 from gateway.telemetry.logs import Line
 from gateway.wire import openai, responses
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from gateway.model import SortDecision, SortFacts
     from gateway.request.attempt import Reply
     from gateway.request.receive import Intake
-    from gateway.state.body_memory import Held
+    from gateway.state.body_memory import MemoryClaim
     from gateway.state.fleet import Fleet
     from gateway.state.queues import Waiter
-    from gateway.state.quotas import Visit
+    from gateway.state.quotas import QuotaUse
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics, Stage
     from gateway.telemetry.tracing import Trace, Tracing
@@ -108,14 +108,14 @@ class Call:
 
     path: str
     request_id: str
-    read: Callable[[int, Held], Awaitable[bytes]]
+    read: Callable[[int, MemoryClaim], Awaitable[bytes]]
     route_header: str | None = None
     content_type: str = ""
     kept: bool = False
     key: str = ""
     client: str = ""
-    held: Held = field(init=False)
-    visit: Visit | None = None
+    held: MemoryClaim = field(init=False)
+    visit: QuotaUse | None = None
     image_bytes: int = 0
     context: Mapping[str, str] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)
@@ -175,17 +175,17 @@ class Dispatcher:
             ClientLeft: there is nobody to answer.
         """
         fleet = self._state.fleet
-        self._state.open += 1
-        call.held = self._state.memory.hold(call.client)
-        visit = call.visit = self._state.quotas.visit(call.key)
+        self._state.requests.begin()
+        call.held = self._state.memory.claim(call.client)
+        visit = call.visit = self._state.quotas.open_use(call.key)
         if self._tracing:
             call.trace, call.context = self._tracing.begin(call.path, fleet.config.model, call.context)
         try:
             refuse_draining(self._state, self._metrics, call)
-            visit.enter()
+            visit.admit()
             with call.stage("receive"):
                 request, taken = await self._receive(call, fleet)
-                visit.bring(call.image_bytes)
+                visit.add_image_bytes(call.image_bytes)
             with call.stage("sort"):
                 route = await self._sort(call, request.facts, taken, fleet)
             job = self._job(call, request, taken.repaired, fleet.config, route)
@@ -205,9 +205,9 @@ class Dispatcher:
             call.code, call.error = 500, "internal_error"
             raise
         finally:
-            self._state.open -= 1
+            self._state.requests.end()
             call.held.close()
-            visit.leave()
+            visit.release()
             self._account(call)
 
     async def _receive(self, call: Call, fleet: Fleet) -> tuple[openai.CompletionRequest, Taken]:
@@ -287,7 +287,7 @@ class Dispatcher:
             call.code = call.outturn.failed or call.code
 
         state, now = self._state, asyncio.get_running_loop().time
-        state.begun()
+        state.retries.count_request()
         deadline = 0.0
         failed: AttemptFailed | None = None
         attempts = 0
@@ -309,10 +309,12 @@ class Dispatcher:
                     # Each engine may turn it away unseen once: where all do, it must not go round and round.
                     attempts += retry.was_seen(failed.failure) or lease.engine.name in asked
                     asked.add(lease.engine.name)
-                    state.blame(lease, failed.failure)
+                    state.record_failure(lease, failed.failure)
             left = deadline - now()
             elsewhere = state.choose(route, lease.engine.name).reason is not Fitness.DOWN
-            if not elsewhere or not state.may_retry(failed.failure, attempts=attempts, seconds_left=left):
+            if not elsewhere or not state.retries.may_retry(
+                failed.failure, attempts=attempts, seconds_left=left
+            ):
                 raise failed.error
 
     async def _admit(
@@ -407,10 +409,10 @@ class Dispatcher:
             first_token_s=first_token_s,
             usage=usage,
         )
-        self._state.quotas.ended(call.key, call.code, call.image_bytes)
+        self._state.quotas.count_request(call.key, call.code, call.image_bytes)
         if usage and call.code == 200:
-            self._state.answered(route, usage.completion_tokens)
-        sample = call.lease.believed() if call.lease else None
+            self._state.record_answer(route, usage.completion_tokens)
+        sample = call.lease.trusted_sample() if call.lease else None
         length = sample.speculation.length if sample else None
         error = call.error or call.outturn.error
         if call.decision:
@@ -429,7 +431,7 @@ class Dispatcher:
                 completion_tokens=usage.completion_tokens if usage else None,
                 why=_why(call, error),
             )
-            self._state.ended(decision)
+            self._state.history.record_request(decision)
         fields: dict[str, Any] = {
             "request_id": call.request_id,
             "path": call.path,
@@ -488,7 +490,7 @@ def refuse_draining(state: State, metrics: Metrics, call: Call) -> None:
     Raises:
         Unavailable: it does.
     """
-    if state.draining and not call.kept:
+    if state.requests.draining and not call.kept:
         metrics.shed("", "shutting_down")
         raise Unavailable(
             "the gateway is shutting down; retry, and another takes the request",

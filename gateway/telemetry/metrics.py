@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from gateway.model import SortDecision, Usage
     from gateway.policy.account.acceptance import Sample
     from gateway.state.fleet import Fleet
-    from gateway.state.store import Snapshot, State
+    from gateway.state.snapshot import Snapshot
+    from gateway.state.store import State
 
 Stage = Literal["receive", "fetch", "sort", "choose", "forward"]
 
@@ -180,7 +181,7 @@ class _StateCollector(Collector):
             "position",
         )
         positions: defaultdict[tuple[str, str, int], float] = defaultdict(float)
-        for (route, pool, source), tally in self._state.tallies.items():
+        for (route, pool, source), tally in self._state.speculation.by_key.items():
             drafts.add_metric([route, pool, source], tally.drafts)
             accepted.add_metric([route, pool, source], tally.accepted)
             if source is not Source.STREAM:
@@ -341,7 +342,7 @@ class Metrics:
             "source",
             bounds=_LENGTHS,
         )
-        state.on_sample = self.sampled
+        state.speculation.listen(self.sampled)
 
     def sampled(self, route: str, pool: str, sample: Sample) -> None:
         """Note the acceptance length of one request; its sums are the state's."""

@@ -12,16 +12,8 @@ import msgspec
 
 from gateway.errors import BadRequest
 from gateway.model import SortFacts
-from gateway.wire.openai.completions import (
-    MAX_USAGE_BYTES,
-    CompletionRequest,
-    Dialect,
-    StreamChunk,
-    WholeAnswer,
-    error_body,
-    parse_lifted,
-    usage_of,
-)
+from gateway.wire.openai.completion import MAX_USAGE_BYTES, Dialect, StreamChunk, WholeAnswer, usage_of
+from gateway.wire.openai.error_shape import error_body
 from gateway.wire.openai.parts import (
     MAX_TEXT_CHARS,
     Kinds,
@@ -33,15 +25,16 @@ from gateway.wire.openai.parts import (
     read_content,
     route_of,
 )
-from gateway.wire.raw_json import NULL, decode_body, is_set, member_of, object_of, sent
+from gateway.wire.openai.request_body import CompletionRequest, parse_lifted
+from gateway.wire.partial_json import NULL, decode_body, is_set, member_of, object_of, sent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from gateway.errors import GatewayError
     from gateway.model import Usage
-    from gateway.wire.lift import Lifted
     from gateway.wire.openai.parts import ImagePart
+    from gateway.wire.partial_json import Lifted
 
 _TEXTS = (None, "text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal")
 _PARTS = Kinds(frozenset((*_TEXTS, "input_image")), "input_text", "input_image")

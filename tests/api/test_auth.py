@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.serving import free_port
-from gateway.api.auth import Guard
+from gateway.api.auth import ApiKeyCheck
 from gateway.config import load
 from gateway.server import reload
 from gateway.server.app import Gateway
-from gateway.server.listen import Server
+from gateway.server.listen import GatewayServer
 from tests.support import FakeEngine, chat, completion, served, until
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def guarded(
         }
         path.write_text(yaml.safe_dump(values))
         gateway = Gateway(load(path), path)
-        server = Server(gateway)
+        server = GatewayServer(gateway)
         serving = asyncio.create_task(server._serve())
         try:
             await until(lambda: server.started or serving.done())
@@ -105,12 +105,12 @@ async def ask(port: int, target: str, method: str = "GET", *headers: str) -> byt
 async def test_an_openai_client_gets_in_with_its_key_and_not_without(tmp_path: Path) -> None:
     async with guarded(tmp_path) as gateway:
         for key in (KEY, OTHER):
-            reply = await gateway.upstream.client(key).chat.completions.create(**chat())
+            reply = await gateway.client(key).chat.completions.create(**chat())
             assert reply.choices[0].message.content == "hello world"
-        assert [model.id async for model in gateway.upstream.client(KEY).models.list()] == ["glm-ocr"]
+        assert [model.id async for model in gateway.client(KEY).models.list()] == ["glm-ocr"]
         for key in ("team-a", KEY.upper(), f"sha256:{hashlib.sha256(KEY.encode()).hexdigest()}"):
             with pytest.raises(openai.AuthenticationError) as refused:
-                await gateway.upstream.client(key).chat.completions.create(**chat())
+                await gateway.client(key).chat.completions.create(**chat())
             assert refused.value.code == "invalid_api_key"
             assert refused.value.type == "invalid_request_error"
         assert len(gateway.engine.bodies) == 2
@@ -132,7 +132,7 @@ async def test_nothing_of_a_strangers_body_is_waited_for(tmp_path: Path) -> None
         headers = ["content-type: application/json", "content-length: 1000000", "expect: 100-continue"]
         reply = await ask(gateway.port, CHAT, "POST", *headers)
         assert reply.startswith(b"HTTP/1.1 401 ")
-        assert gateway.gateway.state.open == 0
+        assert gateway.gateway.state.requests.open == 0
 
 
 async def test_probes_and_the_page_that_asks_for_a_key_need_none(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ class Gate:
 
     def __init__(self, gateway: Gateway) -> None:
         self.got: list[Any] = []
-        self.guard = Guard(self, gateway.state.store, gateway._metrics, gateway.api.endpoints.routes)
+        self.guard = ApiKeyCheck(self, gateway.state, gateway._metrics, gateway.api.routes)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.got.append(scope["state"].get("key", ""))
@@ -339,14 +339,14 @@ async def test_keys_change_while_requests_run(tmp_path: Path, monkeypatch: pytes
 
     async with guarded(tmp_path) as gateway:
         gateway.engine.behave = wait
-        begun = asyncio.create_task(gateway.upstream.client(KEY).chat.completions.create(**chat()))
+        begun = asyncio.create_task(gateway.client(KEY).chat.completions.create(**chat()))
         await until(lambda: gateway.engine.running)
         gateway.give(f"team-a {KEY}-new\n")
         await until(lambda: gateway.gateway.state.fleet.config.keys.names == {"team-a"})
         with pytest.raises(openai.AuthenticationError):
-            await gateway.upstream.client(OTHER).models.list()
+            await gateway.client(OTHER).models.list()
         with pytest.raises(openai.AuthenticationError):
-            await gateway.upstream.client(KEY).models.list()
+            await gateway.client(KEY).models.list()
         gateway.give(f"team-a {KEY}-new\n{OTHER}")
         reloads = "ocr_gateway_config_reload_failures_total 1.0"
         new = {"authorization": f"Bearer {KEY}-new"}
@@ -355,7 +355,7 @@ async def test_keys_change_while_requests_run(tmp_path: Path, monkeypatch: pytes
                 pass
         go_on.set()
         assert (await begun).choices[0].message.content == "at last"
-        reply = await gateway.upstream.client(f"{KEY}-new").chat.completions.create(**chat())
+        reply = await gateway.client(f"{KEY}-new").chat.completions.create(**chat())
         assert reply.choices[0].message.content == "at last"
 
 
@@ -370,7 +370,7 @@ async def test_a_configuration_that_was_cut_off_lets_nobody_in(
         path.write_text(yaml.safe_dump(values))
         await until(lambda: "keys are taken away by a restart only" in caplog.text)
         assert (await gateway.http.get("/v1/models")).status_code == 401
-        assert await gateway.upstream.client(KEY).models.list()
+        assert await gateway.client(KEY).models.list()
 
 
 async def test_a_clients_key_stays_here_and_the_engines_is_never_shown(
@@ -392,5 +392,5 @@ async def test_a_clients_key_stays_here_and_the_engines_is_never_shown(
         told += [repr(config), repr(gateway.gateway.state.engines()), caplog.text]
         told += [str(vars(record)) for record in caplog.records]
         with pytest.raises(openai.APIError):
-            await gateway.upstream.client(KEY, max_retries=0).chat.completions.create(**chat())
+            await gateway.client(KEY, max_retries=0).chat.completions.create(**chat())
     assert not [text for text in told if ENGINE_KEY in text or KEY in text]

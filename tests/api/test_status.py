@@ -6,10 +6,11 @@ from typing import Any
 from gateway.api.status import report
 from gateway.config import parse
 from gateway.model import Decision, Engine, Reading, Speculation
-from gateway.policy.choose.split import Plan
+from gateway.policy.choose.split import SplitPlan
 from gateway.state.fleet import Fleet
-from gateway.state.ledger import Kind
-from gateway.state.store import Lease, State
+from gateway.state.lease import Lease
+from gateway.state.ledger import AnswerKind
+from gateway.state.store import State
 
 CONFIG = """
 model: glm-ocr
@@ -35,7 +36,7 @@ def test_it_shows_what_the_next_request_is_chosen_by() -> None:
     state = State(fleet, engines, lambda: 50.0, Random(0))
     for name in ("d:80", "p:80", "q:80"):
         state.mark(name, up=name != "q:80")
-    state.read("p:80", Reading(at=48.0, load=7, own=0, mismatch="it speculates", simulated=True))
+    state.record_reading("p:80", Reading(at=48.0, load=7, own=0, mismatch="it speculates", simulated=True))
     assert isinstance(state.take("text"), Lease)
     told = report(state.snapshot(), fleet)
     text = told["routes"]["text"]
@@ -54,7 +55,9 @@ def test_it_shows_what_the_next_request_is_chosen_by() -> None:
     assert (plain["load"], plain["reading_age_s"], plain["mismatch"]) == (7, 2.0, "it speculates")
     assert told["pools"]["plain"]["engines"] == ["p:80", "q:80"]
     assert told["kept_apart"] == {}
-    state.follow(Plan((9, 9), {"deep": [9.0, 0.2], "plain": [0.0, 8.8]}, {"deep": 9.2, "plain": 4.4}))
+    state.adopt_split(
+        SplitPlan((9, 9), {"deep": [9.0, 0.2], "plain": [0.0, 8.8]}, {"deep": 9.2, "plain": 4.4})
+    )
     apart = report(state.snapshot(), fleet)["kept_apart"]
     assert apart == {"deep": {"text": 9, "table": 0}, "plain": {"text": 0, "table": 9}}
     assert "hunter2" not in json.dumps(told)
@@ -70,16 +73,18 @@ def test_acceptance_is_shown_by_route_and_pool_exact_and_estimated() -> None:
         now[0] = at
         done = len(answers)
         counted = rows[min(done, 1)]
-        state.read("d:80", Reading(at, 0, 0, finished=done, chunks=50 * done, speculation={"0": counted}))
+        state.record_reading(
+            "d:80", Reading(at, 0, 0, finished=done, chunks=50 * done, speculation={"0": counted})
+        )
 
     def answered(told: Speculation | None) -> None:
         lease = state.take("text")
         assert isinstance(lease, Lease)
         with lease:
-            lease.sent(Kind.STREAM)
+            lease.request_sent(AnswerKind.STREAM)
             for _ in range(51):
-                lease.stepped()
-            lease.told(told, 76)
+                lease.count_step()
+            lease.answer_complete(told, 76)
         answers.append(1)
 
     answers: list[int] = []
@@ -122,9 +127,9 @@ def test_what_became_of_the_last_requests_is_told_the_latest_first() -> None:
     fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
     state = State(fleet, [], lambda: 50.0, Random(0))
     for number in range(60):
-        state.ended(decision(number))
+        state.history.record_request(decision(number))
     shed = {"pool": None, "engine": None, "depth": None, "completion_tokens": None, "acceptance_length": None}
-    state.ended(decision(60, 503, why="queue_full", **shed))
+    state.history.record_request(decision(60, 503, why="queue_full", **shed))
     told = report(state.snapshot(), fleet)
     assert [row["request_id"] for row in told["recent"]] == [f"id-{number}" for number in range(60, 10, -1)]
     first, second, *_ = json.loads(json.dumps(told["recent"]))
@@ -156,11 +161,11 @@ def test_a_route_tells_its_requests_its_errors_and_its_pace() -> None:
     now = [50.0]
     state = State(fleet, [], lambda: now[0], Random(0))
     for number, code in enumerate((200, 400, 499, 502, 503)):
-        state.ended(decision(number, code))
-    state.ended(decision(9)._replace(route="gone with a reload"))
+        state.history.record_request(decision(number, code))
+    state.history.record_request(decision(9)._replace(route="gone with a reload"))
     now[0] += 10
-    state.answered("text", 900)
-    state.answered("gone with a reload", 900)
+    state.record_answer("text", 900)
+    state.record_answer("gone with a reload", 900)
     text, table = report(state.snapshot(), fleet)["routes"].values()
     assert (text["requests"], text["errors"]) == (5, 2)
     assert 90 < text["tokens_per_second"] < 120

@@ -106,7 +106,7 @@ async def test_what_a_gateway_exports_is_what_stands_on_its_page() -> None:
     )
     metrics = Metrics(state)
     state.mark("e:1", up=True)
-    state.read("e:1", Reading(at=7.0, load=5, own=0, mismatch="another depth"))
+    state.record_reading("e:1", Reading(at=7.0, load=5, own=0, mismatch="another depth"))
     metrics.sorted(SortDecision("table", Reason.DEFAULT, 1.0))
     metrics.took("sort", 0.1)
     metrics.chosen("table", 3)

@@ -18,7 +18,7 @@ from PIL import Image
 from gateway.documents import endpoint
 from gateway.errors import RateLimited
 from gateway.model import LayoutGuess
-from gateway.state.quotas import Visit
+from gateway.state.quotas import QuotaUse
 from gateway.wire.mistral import page_tables
 from tests import pdf
 from tests.api.test_auth import OTHER, guarded
@@ -112,8 +112,8 @@ def prompts_of(engine: FakeEngine) -> list[str]:
 
 
 def nothing_left(gateway: Any) -> bool:
-    state = gateway.state.store
-    held = state.memory.total or state.open
+    state = gateway.state
+    held = state.memory.total or state.requests.open
     return not held and not any(route.in_flight for route in state.snapshot().routes.values())
 
 
@@ -454,7 +454,7 @@ async def test_pages_wait_for_memory_that_others_hold(monkeypatch: pytest.Monkey
     monkeypatch.setattr(endpoint, "_LOOK_S", 0)
     async with fleet(1, settings_of(limits={"inflight_bytes": 1_000_000})) as gateway:
         state = gateway.gateway.state
-        held = state.memory.hold("another")
+        held = state.memory.claim("another")
         held.add(490_000)
         looks = 0
         original = endpoint._as_text
@@ -627,20 +627,20 @@ async def test_a_keys_own_limit_delays_a_document_and_does_not_fail_it(tmp_path:
 
 async def test_a_page_over_a_keys_rate_waits_as_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    sleep, enter = asyncio.sleep, Visit.enter
+    sleep, enter = asyncio.sleep, QuotaUse.admit
 
     async def at_once(seconds: float) -> None:
         waits.append(seconds)
         await sleep(0)
 
-    def limited(self: Visit) -> None:
+    def limited(self: QuotaUse) -> None:
         if len(waits) < 5:
             raise RateLimited("too many", code="rate_limit_exceeded", retry_after=7)
         enter(self)
 
     async with guarded(tmp_path, documents={"dpi": 36}) as gateway:
         monkeypatch.setattr(endpoint, "_pause", at_once)
-        monkeypatch.setattr(Visit, "enter", limited)
+        monkeypatch.setattr(QuotaUse, "admit", limited)
         reply = await gateway.http.post(OCR, json=asked(pages=0))
         assert reply.json()["pages"][0]["markdown"] == "hello world"
         assert waits == [7] * 5
@@ -649,11 +649,11 @@ async def test_a_page_over_a_keys_rate_waits_as_told(tmp_path: Path, monkeypatch
 async def test_a_limit_that_outlasts_the_document_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def limited(self: Visit) -> None:
+    def limited(self: QuotaUse) -> None:
         raise RateLimited("too many", code="rate_limit_exceeded", retry_after=30)
 
     async with guarded(tmp_path, documents={"dpi": 36, "total_s": 1}) as gateway:
-        monkeypatch.setattr(Visit, "enter", limited)
+        monkeypatch.setattr(QuotaUse, "admit", limited)
         reply = await gateway.http.post(OCR, json=asked(pages=0))
         assert (reply.status_code, reply.headers["retry-after"]) == (429, "30")
 
@@ -706,12 +706,12 @@ async def test_a_document_begun_before_the_gateway_drains_is_finished(running: R
     reader = running.plain.behave = Reader()
     reading = asyncio.create_task(told(running.http, asked(pdf.document(["x"] * 12, size=(50, 50)))))
     await until(lambda: reader.now == 8)
-    running.gateway.state.draining = True
-    assert running.gateway.state.open == 9
+    running.gateway.state.requests.draining = True
+    assert running.gateway.state.requests.open == 9
     assert (await refused(running.http, asked(), 503))["code"] == "shutting_down"
     reader.go_on.set()
     assert [page["markdown"] for page in (await reading)["pages"]] == ["hello world"] * 12
-    running.gateway.state.draining = False
+    running.gateway.state.requests.draining = False
 
 
 async def test_the_log_has_a_line_for_each_page_and_one_for_the_document(

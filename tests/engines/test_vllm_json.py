@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 
-from gateway.engines.vllm_json import chunk_choice, event, usage, whole_choice
+import pytest
+
+from gateway.engines.vllm_json import chunk_choice, error_body, event, speculative_object, usage, whole_choice
 
 
 def test_an_event_is_head_choices_and_more() -> None:
@@ -20,3 +22,31 @@ def test_an_event_is_head_choices_and_more() -> None:
 def test_a_choice_ends_with_its_reason() -> None:
     assert chunk_choice({}, "length")["finish_reason"] == "length"
     assert whole_choice({"content": "a"}, "stop")["finish_reason"] == "stop"
+
+
+def test_an_answers_speculation_is_as_vllm_tells_it() -> None:
+    # A recorded answer's figures.
+    assert speculative_object([20, 26, 26, 38], 330) == {
+        "mean_acceptance_length": 2.745454545454545,
+        "draft_acceptance_rate": 0.5818181818181818,
+        "acceptance_histogram": [20, 26, 26, 38],
+        "num_spec_steps": 110,
+        "num_accepted_draft_tokens": 192,
+        "num_draft_tokens": 330,
+        "num_spec_tokens": 3,
+    }
+
+
+def test_an_answer_without_drafts_has_length_one_and_rate_nought() -> None:
+    told = speculative_object([0, 0], 0)
+    assert (told["mean_acceptance_length"], told["draft_acceptance_rate"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, "BadRequestError"), (404, "NotFoundError"), (500, "InternalServerError")],
+)
+def test_an_errors_code_is_its_status(status: int, kind: str) -> None:
+    assert json.loads(error_body(status, "no", "model")) == {
+        "error": {"message": "no", "type": kind, "param": "model", "code": status}
+    }

@@ -104,7 +104,7 @@ class Proxy:
         snapshot = self.gateway.state.snapshot()
         routes = snapshot.routes.values()
         return not (
-            self.gateway.state.open
+            self.gateway.state.requests.open
             or self.gateway.state.memory.total
             or any(route.in_flight or route.waiting for route in routes)
             or any(status.view.ours for status in snapshot.engines)

@@ -86,7 +86,7 @@ async def test_nothing_is_kept_of_requests_that_have_ended(running: Running) -> 
         for number in range(start, start + requests):
             body = chat(f"OCR: {number}", None, stream=number % 2 == 0, user=f"u{number}")
             await running.http.post(CHAT, json=body, headers={"x-request-id": f"r{number}"})
-        await until(lambda: running.gateway.state.open == 0)
+        await until(lambda: running.gateway.state.requests.open == 0)
         for engine in (running.plain, running.deep):
             engine.bodies.clear()
             engine.headers.clear()

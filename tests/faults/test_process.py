@@ -336,7 +336,7 @@ async def test_a_resolver_that_lies_costs_no_request_and_leaves_nothing_behind(
     async with support.served(support.FakeEngine()) as url:
         gateway = Gateway(parse(config.replace("URL", url), "routes.yaml", Path(), {}))
         async with support.serving(gateway) as at:
-            await support.until(lambda: gateway.state.up("text"))
+            await support.until(lambda: gateway.state.is_up("text"))
             async with Clients([at], 2) as clients:
                 await clients.wait_answered(5)
                 first = next(turns)

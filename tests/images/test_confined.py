@@ -21,7 +21,7 @@ MIB = 2**20
 ROOM = 64 * MIB
 PROGRAM = """
 import sys
-from gateway.confined import confine, outlive_signals
+from gateway.images.confined import confine, outlive_signals
 
 outlive_signals()
 confine(int(sys.argv[1]))

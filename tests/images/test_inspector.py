@@ -72,7 +72,7 @@ async def test_large_images_are_inspected_beside_the_event_loop(
         threads.append(threading.get_ident())
         raise BadImage("seen")
 
-    monkeypatch.setattr("gateway.images.inspector.images.inspect", inspect)
+    monkeypatch.setattr("gateway.images.inspector.headers.inspect", inspect)
     for data in (PAGE, PAGE + bytes(8_000_000)):
         with pytest.raises(BadImage, match="seen"):
             await vision.read(as_data_url, data, max_pixels=PIXELS)

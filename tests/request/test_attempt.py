@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.config import Timeouts, parse
+from gateway.engines.vllm_json import speculative_object
 from gateway.errors import GatewayError
 from gateway.model import Engine, Speculation, Usage
 from gateway.policy.account.acceptance import Sample, Source
 from gateway.policy.fail.breaker import Phase
 from gateway.policy.fail.retry import Failure
 from gateway.request.attempt import AttemptFailed, Job, Outturn, Reply, attempt
-from gateway.state.body_memory import Memory
+from gateway.state.body_memory import BodyMemory
 from gateway.state.fleet import Fleet
-from gateway.state.store import Lease, State
+from gateway.state.lease import Lease
+from gateway.state.store import State
 from gateway.upstream.client import EngineClient
-from gateway.wire.openai.completions import COMPLETIONS
+from gateway.wire.openai.completion import COMPLETIONS
 from gateway.wire.responses import RESPONSES
-from gateway.wire.vllm.engine import STOPPING, speculative_object
+from gateway.wire.vllm.engine import STOPPING
 from tests.support import (
     USAGE,
     FakeEngine,
@@ -41,7 +43,7 @@ from tests.support import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.wire.openai.completions import Dialect
+    from gateway.wire.openai.completion import Dialect
 
 CONFIG = """
 model: m
@@ -119,7 +121,7 @@ async def tried(
         assert isinstance(lease, Lease)
         if lose:
             asyncio.get_running_loop().call_later(0, lambda: lose_when_running(state, fake))
-        held = Memory(memory_bytes).hold("client")
+        held = BodyMemory(memory_bytes).claim("client")
         held.add(len(BODY))
         job = Job(
             path="/v1/chat/completions",
@@ -171,7 +173,7 @@ async def parts(reply: Reply) -> AsyncIterator[bytes]:
 
 def lose_when_running(state: State, fake: FakeEngine) -> None:
     if fake.running:
-        state.lost("e")
+        state.mark_lost("e")
     else:
         asyncio.get_running_loop().call_later(0.01, lambda: lose_when_running(state, fake))
 

@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import parse
+from gateway.engines.vllm_json import speculative_object
 from gateway.policy.choose.balance import Fitness
 from gateway.server.app import Gateway
-from gateway.wire.vllm.engine import STOPPING, speculative_object
+from gateway.wire.vllm.engine import STOPPING
 from tests.conftest import Fleeting, fleet
 from tests.support import (
     USAGE,
@@ -269,7 +270,7 @@ async def test_a_client_that_leaves_at_the_end_mark_has_not_left(running: Runnin
         async for line in reply.aiter_lines():
             if line == "data: [DONE]":
                 break
-    await until(lambda: not running.gateway.state.open)
+    await until(lambda: not running.gateway.state.requests.open)
     assert await running.metric("ocr_gateway_requests_total", route="text", code="200") == 1
     assert await running.metric("ocr_gateway_requests_total", route="text", code="499") == 0
 
@@ -598,7 +599,7 @@ async def test_nothing_stays_in_flight_after_any_mix(
             assert kind == "hang"
 
     await asyncio.gather(*(one(*step) for step in steps))
-    await until(lambda: running.gateway.state.open == 0)
+    await until(lambda: running.gateway.state.requests.open == 0)
     await until(lambda: running.plain.running == running.deep.running == 0)
     for route in ("text", "table"):
         assert await running.metric("ocr_gateway_in_flight", route=route) == 0
@@ -693,7 +694,7 @@ class TestRetries:
         async def stopping(engine: FakeEngine, request: Any, send: _Sender) -> None:
             await send.json({"error": {"message": STOPPING, "code": 500}}, 500)
 
-        monkeypatch.setattr("gateway.state.store._STOPPING_REST_S", 0.0)
+        monkeypatch.setattr("gateway.state.outcomes._STOPPING_REST_S", 0.0)
         async with fleet(3) as served_fleet:
             for engine in served_fleet.engines:
                 engine.behave = stopping
@@ -753,7 +754,7 @@ class TestRetries:
                 for status in served_fleet.gateway.state.snapshot().engines
                 if status.view.ours
             )
-            served_fleet.gateway.state.lost(name)
+            served_fleet.gateway.state.mark_lost(name)
             assert {(await request).status_code for request in requests} == {200}
 
     async def test_an_engine_that_fails_again_and_again_is_left_alone(self) -> None:
@@ -835,7 +836,7 @@ class TestQueue:
             refused = await served_fleet.http.post(CHAT, json=chat("Table Recognition:"))
             assert refused.json()["error"]["code"] == "queue_full"
             await self.leave(tasks)
-            await until(lambda: served_fleet.gateway.state.open == 0)
+            await until(lambda: served_fleet.gateway.state.requests.open == 0)
             served_fleet.engines[0].behave = answer
             assert (await served_fleet.http.post(CHAT, json=chat("Table Recognition:"))).status_code == 200
 
@@ -879,15 +880,15 @@ class TestQueue:
         async with fleet(1, max_load=1) as served_fleet:
             tasks = await self.full(served_fleet, 5)
             await self.leave(tasks[1:])
-            await until(lambda: served_fleet.gateway.state.open == 1)
+            await until(lambda: served_fleet.gateway.state.requests.open == 1)
             await self.leave(tasks)
-            await until(lambda: served_fleet.gateway.state.open == 0)
+            await until(lambda: served_fleet.gateway.state.requests.open == 0)
 
     async def test_a_place_that_comes_as_its_client_leaves_is_not_lost(self) -> None:
         async with fleet(1, max_load=1) as served_fleet:
             tasks = await self.full(served_fleet, 40)
             await self.leave(tasks)
-            await until(lambda: served_fleet.gateway.state.open == 0)
+            await until(lambda: served_fleet.gateway.state.requests.open == 0)
             served_fleet.engines[0].behave = answer
             assert (await served_fleet.http.post(CHAT, json=chat())).status_code == 200
 
@@ -903,15 +904,15 @@ async def test_a_request_is_open_from_its_first_byte_to_its_last(running: Runnin
 
     headers = {"content-type": "application/json", "x-ocr-route": "text"}
     request = asyncio.create_task(running.http.post(CHAT, content=body(), headers=headers))
-    await until(lambda: running.gateway.state.open == 1)
+    await until(lambda: running.gateway.state.requests.open == 1)
     assert running.in_flight("text") == 0
     gate.set()
     assert (await request).status_code == (200 if good else 400)
-    await until(lambda: running.gateway.state.open == 0)
+    await until(lambda: running.gateway.state.requests.open == 0)
 
 
 async def test_a_gateway_that_drains_takes_no_new_work_and_says_so(running: Running) -> None:
-    running.gateway.state.draining = True
+    running.gateway.state.requests.draining = True
     reply = await running.http.post(CHAT, json=chat())
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "shutting_down")
     assert reply.headers["retry-after"] == "1"

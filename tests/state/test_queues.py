@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from gateway.config import parse
 from gateway.model import Engine
 from gateway.state.fleet import Fleet
+from gateway.state.lease import Lease
 from gateway.state.queues import Queues
-from gateway.state.store import Lease, State
+from gateway.state.store import State
 from tests.conftest import fleet
 from tests.support import chat, completion, until
 
@@ -116,7 +117,7 @@ def test_routes_share_first_and_clients_within_them() -> None:
             wait(route, "modest")
     for _ in range(24):
         placed += [waiter for waiter in waiters if waiter.lease and waiter not in placed]
-        oldest = next(waiter.lease for waiter in placed if waiter.lease and waiter.lease._held)
+        oldest = next(waiter.lease for waiter in placed if waiter.lease and waiter.lease.held)
         oldest.release()
     turns = Counter((waiter.route, waiter.client) for waiter in placed[4:])
     assert min(turns["text", "modest"], turns["table", "modest"]) >= 5
@@ -177,7 +178,7 @@ def test_a_route_that_goes_wakes_all_and_one_that_comes_back_begins_anew() -> No
     assert order.queues.waiting("text") == 0
     assert order.queues.speed("text") is None
     assert not order.queues.leave(waiter)
-    order.queues.answered("text", 5)
+    order.queues.record_answer("text", 5)
     order.queues.configure(["text", "table"])
     places.ended("a")  # of the queue that was
     order.join("a")

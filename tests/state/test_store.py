@@ -21,8 +21,9 @@ from gateway.policy.choose.split import replanned
 from gateway.policy.fail.breaker import Outcome, Phase
 from gateway.policy.fail.retry import Failure
 from gateway.state.fleet import Fleet
-from gateway.state.ledger import Kind
-from gateway.state.store import Lease, State
+from gateway.state.lease import Lease
+from gateway.state.ledger import AnswerKind
+from gateway.state.store import State
 from tests.policy.choose.test_balance import asked_each
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ class World:
         )
 
     def replan(self) -> None:
-        situation = self.state.situation()
-        self.state.follow(replanned(situation) if situation else None)
+        situation = self.state.split_inputs()
+        self.state.adopt_split(replanned(situation) if situation else None)
 
     def fill(self, route: str = "text") -> list[Lease]:
         leases = []
@@ -124,19 +125,19 @@ class TestLeases:
         world.state.mark("p0:80", up=True)
         assert world.take().engine == PLAIN
         assert world.refused("table") is Fitness.DOWN
-        assert not world.state.up("table")
+        assert not world.state.is_up("table")
         assert world.refused("no such route") is Fitness.DOWN
 
     def test_max_load_is_the_engines_and_others_requests_count(self) -> None:
         world = World(engines=[PLAIN])
-        world.state.read("p0:80", Reading(at=100, load=3, own=0))
+        world.state.record_reading("p0:80", Reading(at=100, load=3, own=0))
         assert len(world.fill()) == 2
         assert world.refused() is Fitness.HELD
 
     @pytest.mark.parametrize(("replicas", "share"), [(1, 4), (3, 2), (9, 1)])
     def test_each_of_several_replicas_keeps_its_share(self, replicas: int, share: int) -> None:
         world = World(CONFIG + f"server: {{replicas: {replicas}}}", [PLAIN])
-        world.state.read("p0:80", Reading(at=100, load=400, own=0))
+        world.state.record_reading("p0:80", Reading(at=100, load=400, own=0))
         assert len(world.fill()) == share
 
 
@@ -144,14 +145,14 @@ class TestReadings:
     def test_only_what_is_not_ours_is_foreign(self) -> None:
         world = World(engines=[PLAIN])
         world.take()
-        world.state.read("p0:80", Reading(at=100, load=3, own=1))
+        world.state.record_reading("p0:80", Reading(at=100, load=3, own=1))
         assert world.load("p0:80") == 3
-        world.state.read("p0:80", Reading(at=101, load=0, own=1))
+        world.state.record_reading("p0:80", Reading(at=101, load=0, own=1))
         assert world.load("p0:80") == 1
 
     def test_a_stale_one_keeps_what_it_showed(self) -> None:
         world = World(engines=[PLAIN])
-        world.state.read("p0:80", Reading(at=100, load=3, own=0))
+        world.state.record_reading("p0:80", Reading(at=100, load=3, own=0))
         world.now += 1000
         world.state.mark("p0:80", up=False)
         world.state.mark("p0:80", up=True)
@@ -161,16 +162,18 @@ class TestReadings:
 
     def test_a_sleeping_engine_gets_nothing(self) -> None:
         world = World(engines=[PLAIN])
-        world.state.read("p0:80", Reading(at=100, load=0, own=0, awake=False))
+        world.state.record_reading("p0:80", Reading(at=100, load=0, own=0, awake=False))
         assert world.refused() is Fitness.DOWN
-        world.state.read("p0:80", Reading(at=101, load=0, own=0))
+        world.state.record_reading("p0:80", Reading(at=101, load=0, own=0))
         world.take()
 
     def test_a_crowd_comes_by_and_by_to_an_engine_that_wakes_or_comes_back(self) -> None:
         for leave, come_back in (
             (
-                lambda world: world.state.read("p0:80", Reading(at=100, load=0, own=0, awake=False)),
-                lambda world: world.state.read("p0:80", Reading(at=101, load=0, own=0)),
+                lambda world: world.state.record_reading(
+                    "p0:80", Reading(at=100, load=0, own=0, awake=False)
+                ),
+                lambda world: world.state.record_reading("p0:80", Reading(at=101, load=0, own=0)),
             ),
             (
                 lambda world: world.state.set_engines([]),
@@ -191,30 +194,32 @@ class TestReadings:
     def test_a_gap_in_the_readings_is_no_drift(self) -> None:
         world = World(engines=[PLAIN])
         for at in (100, 101, 700):
-            world.state.read("p0:80", Reading(at=at, load=1, own=0, generation_tokens=at))
+            world.state.record_reading("p0:80", Reading(at=at, load=1, own=0, generation_tokens=at))
         assert world.status("p0:80").rate == pytest.approx(1)
 
     def test_tokens_per_second_are_measured_and_survive_a_restart(self) -> None:
         world = World(engines=[PLAIN])
         for at, tokens in ((100, 5000), (101, 5100), (102, 5200), (103, 50), (104, 150)):
-            world.state.read("p0:80", Reading(at=at, load=1, own=0, generation_tokens=tokens))
+            world.state.record_reading("p0:80", Reading(at=at, load=1, own=0, generation_tokens=tokens))
         assert world.status("p0:80").rate == pytest.approx(100)
         assert world.status("p0:80").ratio is None
 
     def test_a_mismatch_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
         world = World()
         for at in (100, 101):
-            world.state.read("d0:80", Reading(at=at, load=0, own=0, mismatch="it does not speculate"))
+            world.state.record_reading(
+                "d0:80", Reading(at=at, load=0, own=0, mismatch="it does not speculate")
+            )
         assert world.status("d0:80").mismatch == "it does not speculate"
         assert caplog.text.count("it does not speculate") == 1
 
     def test_readings_of_unknown_engines_are_dropped(self) -> None:
         world = World()
-        world.state.read("gone", Reading(at=100, load=3, own=0))
+        world.state.record_reading("gone", Reading(at=100, load=3, own=0))
         assert not world.state.mark("gone", up=True)
-        world.state.lost("gone")
-        assert world.state.ours("gone") == 0
-        assert world.state.heard_at("gone") == -math.inf
+        world.state.mark_lost("gone")
+        assert world.state.activity("gone").in_flight == 0
+        assert world.state.activity("gone").active_at == -math.inf
 
 
 class TestQueues:
@@ -277,7 +282,7 @@ class TestQueues:
         world = World(engines=[PLAIN])
         held = world.fill()
         first, _ = world.wait(avoid="p0:80", first=True)
-        world.state.draining = True
+        world.state.requests.draining = True
         second, woken = world.wait()
         held.pop().release()
         assert woken
@@ -316,8 +321,8 @@ class TestQueues:
     def test_a_burst_of_long_answers_does_not_starve_short_ones(self) -> None:
         world = World(engines=DEEP[:1])
         for _ in range(200):
-            world.state.answered("table", 700)
-            world.state.answered("text", 70)
+            world.state.record_answer("table", 700)
+            world.state.record_answer("text", 70)
         held = world.fill("text")
         tables = [world.wait("table")[0] for _ in range(200)]
         texts = [world.wait("text")[0] for _ in range(200)]
@@ -325,7 +330,7 @@ class TestQueues:
             lease = held.pop(0)
             lease.release()
             held += [waiter.lease for waiter in tables + texts if waiter.lease and waiter.lease not in held]
-            held = [lease for lease in held if lease._held]
+            held = [lease for lease in held if lease.held]
         served = sum(waiter.lease is not None for waiter in texts)
         assert served == pytest.approx(100, abs=10)
 
@@ -346,7 +351,7 @@ class TestQueues:
             world.now += 0.5
             held.pop(0).release()
             held += [waiter.lease for waiter in waiters if waiter.lease and waiter.lease not in held]
-            held = [lease for lease in held if lease._held]
+            held = [lease for lease in held if lease.held]
         speed = world.state.queues.speed("text")
         assert speed is not None
         assert speed == pytest.approx(2, rel=0.3)
@@ -356,7 +361,7 @@ class TestFailures:
     def test_a_busy_engine_rests_for_a_moment(self) -> None:
         world = World(engines=[PLAIN])
         lease = world.take()
-        world.state.blame(lease, Failure.BUSY)
+        world.state.record_failure(lease, Failure.BUSY)
         lease.release()
         assert world.refused() is Fitness.RESTING
         world.now += 1
@@ -364,18 +369,18 @@ class TestFailures:
 
     def test_one_that_shuts_down_gets_a_single_trial_now_and_then(self) -> None:
         world = World(engines=[PLAIN])
-        world.state.blame(world.take(), Failure.STOPPING)
+        world.state.record_failure(world.take(), Failure.STOPPING)
         for _ in range(3):
             world.now += 9.9
             assert world.refused() is Fitness.RESTING
             world.now += 0.2
             trial = world.take()
             assert world.refused() is Fitness.RESTING
-            world.state.blame(trial, Failure.STOPPING)
+            world.state.record_failure(trial, Failure.STOPPING)
 
     def test_one_that_shut_down_and_was_down_is_another_process(self) -> None:
         world = World(engines=[PLAIN])
-        world.state.blame(world.take(), Failure.STOPPING)
+        world.state.record_failure(world.take(), Failure.STOPPING)
         world.state.mark(PLAIN.name, up=False)
         assert world.refused() is Fitness.DOWN
         world.state.mark(PLAIN.name, up=True)
@@ -383,13 +388,13 @@ class TestFailures:
 
     def test_one_that_goes_on_refusing_is_only_tried_however_many_wait(self) -> None:
         world = World(CONFIG.replace("max_load: 4", "max_load: 100"), [PLAIN])
-        world.state.blame(world.take(), Failure.BUSY)
+        world.state.record_failure(world.take(), Failure.BUSY)
         waiting = [world.wait()[0] for _ in range(50)]
         for seconds in range(1, 4):
             world.now += 1.01
             world.state.pump()
             assert sum(waiter.lease is not None for waiter in waiting) == 4 * seconds
-        waiting[0].lease.outcome(Outcome.SUCCESS)  # type: ignore[union-attr]
+        waiting[0].lease.record_outcome(Outcome.SUCCESS)  # type: ignore[union-attr]
         world.state.pump()
         assert all(waiter.lease for waiter in waiting)
 
@@ -397,22 +402,22 @@ class TestFailures:
         world = World(engines=[PLAIN])
         earlier = world.take()
         world.now += 1
-        world.state.blame(world.take(), Failure.BUSY)
-        earlier.outcome(Outcome.SUCCESS)
+        world.state.record_failure(world.take(), Failure.BUSY)
+        earlier.record_outcome(Outcome.SUCCESS)
         assert world.refused() is Fitness.RESTING
 
     def test_failures_open_the_breaker_and_probes_close_it(self) -> None:
         world = World(engines=[PLAIN])
         for _ in range(5):
             with world.take() as lease:
-                world.state.blame(lease, Failure.GARBAGE)
+                world.state.record_failure(lease, Failure.GARBAGE)
         assert world.refused() is Fitness.RESTING
         assert world.status("p0:80").phase is Phase.OPEN
         world.now += 10
         probes = world.fill()
         assert len(probes) == 2
         for probe in probes:
-            probe.outcome(Outcome.SUCCESS)
+            probe.record_outcome(Outcome.SUCCESS)
             probe.release()
         assert world.status("p0:80").phase is Phase.CLOSED
         assert len(world.fill()) == 4
@@ -421,11 +426,11 @@ class TestFailures:
         world = World(CONFIG.replace("max_load: 4", "max_load: 100"), [PLAIN])
         for _ in range(5):
             with world.take() as lease:
-                world.state.blame(lease, Failure.GARBAGE)
+                world.state.record_failure(lease, Failure.GARBAGE)
         world.now += 10
         for _ in range(2):
             with world.take() as probe:
-                probe.outcome(Outcome.SUCCESS)
+                probe.record_outcome(Outcome.SUCCESS)
         loads = []
         for _ in range(3):
             world.fill()
@@ -436,7 +441,7 @@ class TestFailures:
     def test_an_unreachable_engine_is_down_at_once(self, caplog: pytest.LogCaptureFixture) -> None:
         world = World(engines=[PLAIN])
         with world.take() as lease:
-            world.state.blame(lease, Failure.UNREACHABLE)
+            world.state.record_failure(lease, Failure.UNREACHABLE)
         assert world.refused() is Fitness.DOWN
         assert "p0:80 is down" in caplog.text
 
@@ -446,10 +451,10 @@ class TestFailures:
             for _ in range(7):
                 world.now += 1
                 with world.take(route, avoid="p0:80") as lease:
-                    world.state.blame(lease, Failure.ERROR)
+                    world.state.record_failure(lease, Failure.ERROR)
                 if PLAIN.name in {engine.name for engine in world.state.engines()}:
                     with world.take(beside, avoid="d0:80") as lease:
-                        lease.outcome(Outcome.SUCCESS)
+                        lease.record_outcome(Outcome.SUCCESS)
             return Phase(world.status("d0:80").phase)
 
         assert seven_errors(World(engines=DEEP[:1]), "text", beside="text") is Phase.CLOSED
@@ -463,10 +468,10 @@ class TestFailures:
     def test_errors_from_before_others_succeeded_do_not_count(self) -> None:
         world = World(engines=[DEEP[0], PLAIN])
         with world.take(avoid="d0:80") as lease:
-            lease.outcome(Outcome.SUCCESS)
+            lease.record_outcome(Outcome.SUCCESS)
         for _ in range(9):
             with world.take(avoid="p0:80") as lease:
-                world.state.blame(lease, Failure.ERROR)
+                world.state.record_failure(lease, Failure.ERROR)
         assert world.status("d0:80").phase is Phase.CLOSED
 
     def test_requests_from_before_the_trouble_do_not_stand_in_the_way_of_probes(self) -> None:
@@ -475,7 +480,7 @@ class TestFailures:
         for _ in range(5):
             world.now += 1
             with world.take() as lease:
-                world.state.blame(lease, Failure.GARBAGE)
+                world.state.record_failure(lease, Failure.GARBAGE)
         world.now += 10
         assert len(world.fill()) == 2
 
@@ -484,7 +489,7 @@ class TestFailures:
         told: list[str] = []
         first, second = world.take(), world.take()
         first.on_lost = lambda: told.append("first")
-        world.state.lost("p0:80")
+        world.state.mark_lost("p0:80")
         assert told == ["first"]
         assert world.refused() is Fitness.DOWN
         second.release()
@@ -493,8 +498,8 @@ class TestFailures:
         world = World(engines=[PLAIN])
         lease = world.take()
         world.now += 7
-        lease.heard()
-        assert world.state.heard_at("p0:80") == 107
+        lease.record_activity()
+        assert world.state.activity("p0:80").active_at == 107
 
     def test_an_engine_that_was_down_is_probed_first_but_not_at_the_start(self) -> None:
         world = World(engines=[PLAIN])
@@ -508,12 +513,12 @@ class TestFailures:
     def test_retries_come_out_of_one_budget(self) -> None:
         world = World()
         spent = 0
-        while world.state.may_retry(Failure.BUSY, attempts=1, seconds_left=9):
+        while world.state.retries.may_retry(Failure.BUSY, attempts=1, seconds_left=9):
             spent += 1
         assert spent == 100
-        assert world.state.may_retry(Failure.DIED, attempts=1, seconds_left=9)
+        assert world.state.retries.may_retry(Failure.DIED, attempts=1, seconds_left=9)
         for _ in range(10):
-            world.state.begun()
+            world.state.retries.count_request()
         assert world.state.snapshot().retry_budget == pytest.approx(1)
 
 
@@ -555,7 +560,7 @@ class TestReload:
 
     def test_another_pool_makes_another_engine_of_an_address(self) -> None:
         world = World(engines=[PLAIN])
-        world.state.read("p0:80", Reading(at=100, load=3, own=0, mismatch="it speculates"))
+        world.state.record_reading("p0:80", Reading(at=100, load=3, own=0, mismatch="it speculates"))
         world.state.set_engines([Engine("p0:80", "http://p0:80", "deep", 3)])
         assert (world.load("p0:80"), world.status("p0:80").mismatch) == (0, "")
         assert world.refused() is Fitness.RESTING
@@ -586,7 +591,7 @@ class TestReload:
         assert woken
         assert waiter.lease is None
         world.state.leave(waiter)
-        world.state.answered("text", 3)
+        world.state.record_answer("text", 3)
 
     def test_a_removed_pools_engine_ends_its_work(self) -> None:
         world = World()
@@ -613,12 +618,14 @@ def test_profiles_give_the_live_ratio(tmp_path: Path, caplog: pytest.LogCaptureF
     state.mark("p0:80", up=True)
     taken = [state.take("text") for _ in range(2)]
     for second in range(20):
-        state.read("p0:80", Reading(at=100.0 + second, load=2, own=2, generation_tokens=160.0 * second))
+        state.record_reading(
+            "p0:80", Reading(at=100.0 + second, load=2, own=2, generation_tokens=160.0 * second)
+        )
     status = next(status for status in state.snapshot().engines if status.view.engine == PLAIN)
     assert status.ratio == pytest.approx(0.8)
     assert not status.drifts
     for second in range(20, 90):
-        state.read(
+        state.record_reading(
             "p0:80", Reading(at=100.0 + second, load=2, own=2, generation_tokens=3200 + 60.0 * (second - 20))
         )
     assert caplog.text.count("times what its profiles say") == 1
@@ -718,7 +725,7 @@ def test_every_place_is_given_back(moves: list[tuple[str, int]]) -> None:
         elif move in ("down", "up"):
             world.state.mark(engine, up=move == "up")
         elif move == "lose":
-            world.state.lost(engine)
+            world.state.mark_lost(engine)
         assert all(0 <= status.view.load <= 4 for status in world.state.snapshot().engines)
     for waiter in waiters:
         world.state.leave(waiter)
@@ -766,7 +773,7 @@ def test_what_is_kept_up_is_as_if_it_were_worked_out_for_every_choice(moves: lis
             views = [status.view for status in state.snapshot().engines]
             may = [view for view in views if world.fleet.serves[view.engine.pool][index]]
             theirs = Random()
-            theirs.setstate(state._rng.getstate())
+            theirs.setstate(state._roster._rng.getstate())
             asked = asked_each(may, index, world.now, theirs, avoid, rules=world.fleet.rules)
             taken = state.take(route, avoid)
             if isinstance(taken, Lease):
@@ -779,12 +786,12 @@ def test_what_is_kept_up_is_as_if_it_were_worked_out_for_every_choice(moves: lis
             leases.pop(number % len(leases)).release()
         elif move == "read":
             world.now += 0.5
-            state.read(name, Reading(at=world.now, load=number, own=0, awake=number != 3))
+            state.record_reading(name, Reading(at=world.now, load=number, own=0, awake=number != 3))
         elif move == "mark":
             state.mark(name, up=number % 3 > 0)
         elif move in ("busy", "error") and leases:
             failure = Failure.BUSY if move == "busy" else Failure.DIED
-            state.blame(leases[number % len(leases)], failure)
+            state.record_failure(leases[number % len(leases)], failure)
         elif move == "late":
             world.now += number
         elif move == "leave":
@@ -811,10 +818,10 @@ class TestAcceptance:
     @staticmethod
     def streamed(world: World, *, chunks: int = 50, told: Speculation | None = None) -> Lease:
         with world.take("table") as lease:
-            lease.sent(Kind.STREAM)
+            lease.request_sent(AnswerKind.STREAM)
             for _ in range(chunks + 1):
-                lease.stepped()
-            lease.told(told, 76)
+                lease.count_step()
+            lease.answer_complete(told, 76)
         return lease
 
     def test_a_pool_whose_engines_need_not_draft_gives_no_estimates(self) -> None:
@@ -830,20 +837,20 @@ class TestAcceptance:
     def test_a_request_keeps_the_depth_it_was_sent_to(self) -> None:
         world = World()
         lease = world.take("table")
-        lease.sent(Kind.STREAM)
+        lease.request_sent(AnswerKind.STREAM)
         for _ in range(51):
-            lease.stepped()
+            lease.count_step()
         other = Fleet.of(
             parse(CONFIG.replace("tokens: 3", "tokens: 1").replace("63, 3]", "63, 1]"), "f", Path(), {})
         )
         world.state.configure(other, ALL)
-        lease.told(None, 126)
+        lease.answer_complete(None, 126)
         assert lease.sample == Sample(Source.STREAM, Speculation(50, 75))
 
     def test_figures_of_another_depth_than_the_pools_are_not_its(self) -> None:
         world = World()
         heard: list[str] = []
-        world.state.on_sample = lambda route, pool, sample: heard.append(route)
+        world.state.speculation.listen(lambda route, pool, sample: heard.append(route))
         self.streamed(world, told=Speculation(20, 10, 20, (10,)))
         assert heard == []
         self.streamed(world, told=Speculation(20, 10, 60, (6, 3, 1)))
@@ -852,67 +859,67 @@ class TestAcceptance:
     def test_figures_of_routes_and_pools_that_have_gone_still_count(self) -> None:
         world = World()
         heard: list[tuple[str, str]] = []
-        world.state.on_sample = lambda route, pool, sample: heard.append((route, pool))
+        world.state.speculation.listen(lambda route, pool, sample: heard.append((route, pool)))
         self.streamed(world, told=Speculation(20, 10, 60, (6, 3, 1)))
         late = world.take("table")
-        late.sent(Kind.WHOLE)
+        late.request_sent(AnswerKind.WHOLE)
         plain = "model: m\npools: {plain: {engines: [http://p0:80]}}\nroutes: {text: {}}"
         world.state.configure(Fleet.of(parse(plain, "f", Path(), {})), [PLAIN])
-        late.told(Speculation(20, 10, 60, (6, 3, 1)), 31)
+        late.answer_complete(Speculation(20, 10, 60, (6, 3, 1)), 31)
         late.release()
         assert heard == [("table", "deep")] * 2
         assert world.state.snapshot().routes["text"].acceptance == {}
-        assert world.state.tallies["table", "deep", Source.REQUEST].drafts == 40
+        assert world.state.speculation.by_key["table", "deep", Source.REQUEST].drafts == 40
 
     def test_an_estimate_is_believed_once_the_engines_counters_bear_it_out(self) -> None:
         world = World(engines=DEEP[:1])
         heard: list[tuple[str, str, Source]] = []
-        world.state.on_sample = lambda route, pool, sample: heard.append((route, pool, sample.source))
+        world.state.speculation.listen(lambda route, pool, sample: heard.append((route, pool, sample.source)))
 
         def read(at: int, drafts: int) -> None:
             counted = {"0": Speculation(drafts, drafts / 2, 3 * drafts, (drafts / 2, 0, 0))}
-            chunks = world.state.chunks("d0:80")
-            world.state.read(
+            chunks = world.state.activity("d0:80").chunks
+            world.state.record_reading(
                 "d0:80", Reading(at, 0, 0, finished=drafts // 50, chunks=chunks, speculation=counted)
             )
 
         read(101, 0)
         lease = self.streamed(world)
-        assert lease.believed() is None
+        assert lease.trusted_sample() is None
         for at in (102, 103, 104):
             read(at, 50)
         assert heard == [("table", "deep", Source.STREAM)]
-        assert lease.believed() == lease.sample
+        assert lease.trusted_sample() == lease.sample
         lease = self.streamed(world, chunks=25)
         for at in (105, 106, 107):
             read(at, 100)
         assert len(heard) == 1
-        assert world.status("d0:80").merges
-        assert lease.believed() is None
+        assert world.status("d0:80").merges_chunks
+        assert lease.trusted_sample() is None
         lease = self.streamed(world, chunks=25, told=Speculation(50, 25, 150, (20, 5, 0)))
-        assert lease.believed() == lease.sample
+        assert lease.trusted_sample() == lease.sample
         assert len(heard) == 2
 
     def test_a_stream_of_more_tokens_than_steps_can_write_convicts_its_engine(self) -> None:
         world = World(engines=DEEP[:1])
         self.streamed(world, chunks=10)
-        assert world.status("d0:80").merges
+        assert world.status("d0:80").merges_chunks
 
     def test_it_tells_how_many_chunks_have_come(self) -> None:
         world = World(engines=DEEP[:1])
         self.streamed(world, chunks=7)
         self.streamed(world, chunks=5)
-        assert (world.state.chunks("d0:80"), world.state.chunks("gone")) == (12, 0)
+        assert (world.state.activity("d0:80").chunks, world.state.activity("gone").chunks) == (12, 0)
 
     def test_an_engine_that_leaves_keeps_nothing_back(self) -> None:
         world = World(engines=DEEP[:1])
         heard: list[str] = []
-        world.state.on_sample = lambda route, pool, sample: heard.append(route)
+        world.state.speculation.listen(lambda route, pool, sample: heard.append(route))
 
         def read(at: int, drafts: int) -> None:
             counted = {"0": Speculation(drafts, drafts, 3 * drafts, (drafts, 0, 0))}
-            chunks = world.state.chunks("d0:80")
-            world.state.read(
+            chunks = world.state.activity("d0:80").chunks
+            world.state.record_reading(
                 "d0:80", Reading(at, 0, 0, finished=drafts // 50, chunks=chunks, speculation=counted)
             )
 
@@ -927,7 +934,7 @@ class TestAcceptance:
 
     def test_what_has_not_been_sent_is_not_accounted(self) -> None:
         with World().take("table") as lease:
-            lease.stepped()
-            lease.blurs()
-            lease.told(None, 76)
+            lease.count_step()
+            lease.mark_uncountable()
+            lease.answer_complete(None, 76)
         assert lease.sample is None

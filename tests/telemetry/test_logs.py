@@ -239,7 +239,8 @@ def test_a_line_that_cannot_be_formatted_says_whose_it_was(pipe: tuple[int, Call
 
 def test_a_closed_standard_error_is_not_taken_by_a_socket() -> None:
     code = (
-        "import os; os.close(2); from gateway import logs; logs.configure('text'); import socket, logging;"
+        "import os; os.close(2); from gateway.telemetry import logs; logs.configure('text');"
+        "import socket, logging;"
         "one = socket.socket(); logging.warning('unheard'); logging.shutdown();"
         "print(one.fileno(), os.readlink('/proc/self/fd/2'), os.get_inheritable(2), logs.lost())"
     )

@@ -26,12 +26,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from bench.serving import ROOT, free_port
 from gateway.config import parse
+from gateway.engines.vllm_json import speculative_object
 from gateway.errors import ConfigError
 from gateway.server.app import Gateway
 from gateway.telemetry import tracing
 from gateway.telemetry.logs import _Formatter
 from gateway.telemetry.tracing import Tracing
-from gateway.wire.vllm.engine import speculative_object
 from tests.conftest import fleet
 from tests.support import (
     CONFIG,
@@ -285,7 +285,7 @@ async def test_no_span_stays_open_whatever_engines_and_clients_do(spans: Recorde
             await asyncio.gather(*(client() for _ in range(12)))
             go_on.set()
             await asyncio.gather(*asked, return_exceptions=True)
-        await until(lambda: not served_fleet.gateway.state.open)
+        await until(lambda: not served_fleet.gateway.state.requests.open)
     assert spans.open == 0
     assert len({span.context.span_id for span in spans.ended}) == len(spans.ended)
 
@@ -348,7 +348,7 @@ _SERVES = """
 import asyncio, json, sys
 import httpx
 from pathlib import Path
-from gateway.app import Gateway
+from gateway.server.app import Gateway
 from gateway.config import parse
 from tests.support import CONFIG, FakeEngine, chat, served, serving, until
 

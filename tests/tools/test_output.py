@@ -10,7 +10,7 @@ from gateway.tools.output import printable
 def test_what_nobody_reads_is_no_error() -> None:
     code = """
 import sys
-from gateway.output import nobody_reads
+from gateway.tools.output import nobody_reads
 sys.stdin.readline()
 try:
     print("lost", flush=True)

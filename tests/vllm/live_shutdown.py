@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from bench.serving import free_port
-from gateway.wire.openai.completions import read_error_message
+from gateway.wire.openai.error_shape import read_error_message
 from gateway.wire.vllm.engine import is_stopping
 from tests.support import data_url, png
 from tests.vllm.engines import MODEL, Pasted, started

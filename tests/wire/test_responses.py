@@ -3,7 +3,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from gateway.errors import BadRequest, EngineFailed
 from gateway.model import Usage
 from gateway.wire import sse
-from gateway.wire.openai.completions import CompletionRequest, StreamChunk, WholeAnswer, rewritten
+from gateway.wire.openai.completion import StreamChunk, WholeAnswer
+from gateway.wire.openai.request_body import rewritten
 from gateway.wire.responses import error_event, parse_request, read_answer, read_chunk
 from tests.support import asked, response, response_events
-from tests.wire.openai.test_completions import JSON
+from tests.wire.openai.test_request_body import JSON
+
+if TYPE_CHECKING:
+    from gateway.wire.openai.request_body import CompletionRequest
 
 URL = "data:image/png;base64,AAAA"
 LARGE = "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 21).decode()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class OcrReply:
     """One answer's frame: everything but its text.
 
     Attributes:
@@ -99,7 +99,7 @@ class Reply:
         }
 
 
-class ResponseReply:
+class OcrResponse:
     """An answer in the Responses API, told like a Reply."""
 
     def __init__(self, model: str, request: ReadRequest, id: str) -> None:

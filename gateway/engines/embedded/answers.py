@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.engines.embedded.ocr_request import ReadRequest
-    from gateway.engines.embedded.reader import Page, Reader
+    from gateway.engines.embedded.reader import Reader, TextPage
 
 GREETING = "Send an image and I will read it."
 
@@ -52,7 +52,7 @@ def answer(reader: Reader, request: ReadRequest, stopped: Callable[[], bool]) ->
             between, begun = "", True
 
 
-def _text(reader: Reader, page: Page, request: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
+def _text(reader: Reader, page: TextPage, request: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
     form = form_of(request.prompt)
     begun = False
     for line in reading_order(page.boxes):
@@ -66,7 +66,9 @@ def _text(reader: Reader, page: Page, request: ReadRequest, stopped: Callable[[]
         yield end
 
 
-def _table(reader: Reader, page: Page, request: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
+def _table(
+    reader: Reader, page: TextPage, request: ReadRequest, stopped: Callable[[], bool]
+) -> Iterator[str]:
     table = grid(page.boxes)
     markdown = bool(_MARKDOWN.search(request.prompt))
     number = 0
@@ -80,7 +82,7 @@ def _table(reader: Reader, page: Page, request: ReadRequest, stopped: Callable[[
         yield "</table>"
 
 
-def _table_lines(reader: Reader, page: Page, table: Grid, stopped: Callable[[], bool]) -> Iterator[Row]:
+def _table_lines(reader: Reader, page: TextPage, table: Grid, stopped: Callable[[], bool]) -> Iterator[Row]:
     for cells in table.lines:
         row = []
         for cell in cells:
@@ -93,7 +95,7 @@ def _table_lines(reader: Reader, page: Page, table: Grid, stopped: Callable[[], 
 
 
 def _key_value(
-    reader: Reader, pages: Iterable[Page], request: ReadRequest, stopped: Callable[[], bool]
+    reader: Reader, pages: Iterable[TextPage], request: ReadRequest, stopped: Callable[[], bool]
 ) -> str:
     document: list[list[Piece]] = []
     offset = 0.0
@@ -108,7 +110,9 @@ def _key_value(
     return json.dumps(found, ensure_ascii=False)
 
 
-def _read(reader: Reader, page: Page, indices: Sequence[int], stopped: Callable[[], bool]) -> Iterator[str]:
+def _read(
+    reader: Reader, page: TextPage, indices: Sequence[int], stopped: Callable[[], bool]
+) -> Iterator[str]:
     for index in indices:
         if stopped():
             return

@@ -30,14 +30,15 @@ from gateway.engines.asgi import (
     send_start,
     send_whole,
 )
-from gateway.engines.embedded.answer_json import Reply, ResponseReply
+from gateway.engines.embedded.answer_json import OcrReply, OcrResponse
 from gateway.engines.embedded.answers import GREETING, answer
 from gateway.engines.embedded.ocr_request import parse, parse_response
-from gateway.engines.embedded.reader_threads import Workers
+from gateway.engines.embedded.reader_threads import ReaderThreads
 from gateway.engines.embedded.tokens import TokenBudget
+from gateway.engines.vllm_json import error_body
+from gateway.engines.vllm_page import EngineCounts, metrics_page
 from gateway.errors import GatewayError
 from gateway.telemetry import logs
-from gateway.wire.vllm.engine import EngineCounts, error_body, metrics_page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from gateway.engines.embedded.ocr_request import ReadRequest
     from gateway.engines.embedded.reader import Reader
 
-    _Read = Callable[[bytes, str], Reply | ResponseReply]
+    _Read = Callable[[bytes, str], OcrReply | OcrResponse]
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 VERSION = f"{__version__}+embedded"
@@ -77,7 +78,7 @@ class EmbeddedEngine:
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self._model = model
-        self._workers = Workers(load or _load_reader, count=workers, max_waiting=max_waiting)
+        self._workers = ReaderThreads(load or _load_reader, count=workers, max_waiting=max_waiting)
         self._on_failure = on_failure
         self._started = int(time.time())
         self._finished: Counter[str] = Counter()
@@ -144,11 +145,11 @@ class EmbeddedEngine:
             return
         await answer_while_connected(self._answer(body, request_id(scope), send, read), receive)
 
-    def _chat_reply(self, body: bytes, request_id: str) -> Reply:
-        return Reply(self._model, parse(body, self._model), f"chatcmpl-{request_id}")
+    def _chat_reply(self, body: bytes, request_id: str) -> OcrReply:
+        return OcrReply(self._model, parse(body, self._model), f"chatcmpl-{request_id}")
 
-    def _response_reply(self, body: bytes, request_id: str) -> ResponseReply:
-        return ResponseReply(self._model, parse_response(body, self._model), request_id)
+    def _response_reply(self, body: bytes, request_id: str) -> OcrResponse:
+        return OcrResponse(self._model, parse_response(body, self._model), request_id)
 
     async def _answer(self, body: bytes | GatewayError, request_id: str, send: Send, read: _Read) -> None:
         try:
@@ -165,7 +166,7 @@ class EmbeddedEngine:
             status, page = _refusal(error)
             await send_whole(send, status, page)
 
-    async def _reply(self, reply: Reply | ResponseReply, send: Send) -> None:
+    async def _reply(self, reply: OcrReply | OcrResponse, send: Send) -> None:
         """Send the answer; whatever is raised is raised before a byte is sent."""
         budget = TokenBudget(reply.request.max_tokens)
         texts: list[str] = []

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from gateway.wire.image.pixels import decode_rgb, open_image
+from gateway.wire.image.headers import open_image
+from gateway.wire.image.pixels import decode_rgb
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

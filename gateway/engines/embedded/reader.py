@@ -22,7 +22,7 @@ MAX_LINE_RATIO = 100  # width to height; a longer line is squeezed, for recognit
 _MARGIN = 32
 
 
-class Page:
+class TextPage:
     """A decoded page with its text boxes found and nothing read yet."""
 
     def __init__(self, pixels: NDArray[np.uint8], quads: NDArray[np.float32]) -> None:
@@ -75,7 +75,7 @@ class Reader:
         self.detect(blank)
         self.recognise([blank])
 
-    def detect(self, pixels: NDArray[np.uint8]) -> Page:
+    def detect(self, pixels: NDArray[np.uint8]) -> TextPage:
         """Find the text boxes of a page (BGR, uint8 (height, width, 3))."""
         scaled = _scaled(pixels)
         height, width = scaled.shape[:2]
@@ -84,9 +84,11 @@ class Reader:
         framed = np.pad(scaled, ((margin, margin), (margin, margin), (0, 0)), mode="edge")
         found: Any = self._ocr(framed, use_det=True, use_cls=False, use_rec=False)
         if found.boxes is None:
-            return Page(pixels, np.zeros((0, 4, 2), dtype=np.float32))
+            return TextPage(pixels, np.zeros((0, 4, 2), dtype=np.float32))
         quads = (np.asarray(found.boxes, dtype=np.float32) - margin).clip(0, (width, height))
-        return Page(pixels, (quads * (pixels.shape[1] / width, pixels.shape[0] / height)).astype(np.float32))
+        return TextPage(
+            pixels, (quads * (pixels.shape[1] / width, pixels.shape[0] / height)).astype(np.float32)
+        )
 
     def recognise(self, crops: Sequence[NDArray[np.uint8]]) -> list[str]:
         """Read crops of text lines; what is illegible comes back empty."""

@@ -15,7 +15,7 @@ R = TypeVar("R")
 Stopped = Callable[[], bool]
 
 
-class Workers(Generic[R]):
+class ReaderThreads(Generic[R]):
     """`count` threads, each lent one of as many readers; used from one event loop only.
 
     Attributes:

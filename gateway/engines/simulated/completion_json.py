@@ -18,7 +18,7 @@ _WORDS = ("This", "text", "is", "simulated", "and", "was", "read", "from", "no",
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SimulatedReply:
     """One answer's frame: everything but its text.
 
     Attributes:
@@ -104,7 +104,7 @@ class Reply:
         return {"usage": usage(self.prompt_tokens, tokens)} if self.request.continuous_usage else {}
 
 
-class ResponseReply:
+class SimulatedResponse:
     """An answer in the Responses API, told like a Reply."""
 
     def __init__(self, response: ModelResponse) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from gateway.engines.simulated.clock import Clock, ClockCounters
+from gateway.engines.vllm_page import EngineCounts, LatencyHistogram
 from gateway.model import Speculation
-from gateway.wire.vllm.engine import EngineCounts, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ _LATE_S = 0.05
 _NAP_S = 0.1
 
 
-class Job:
+class SimulatedJob:
     """One request in the engine.
 
     Attributes:
@@ -97,7 +97,7 @@ class Runner:
         )
         self._depth = depth
         self._scale = time_scale
-        self._jobs: set[Job] = set()
+        self._jobs: set[SimulatedJob] = set()
         self._work = asyncio.Event()
         self._origin: float | None = None
         self._paused_at: float | None = None
@@ -115,20 +115,20 @@ class Runner:
         now = max(self._now(), self._last_end)
         return now if end is None else min(now, end)
 
-    def submit(self, request: SimulatedRequest) -> Job:
+    def submit(self, request: SimulatedRequest) -> SimulatedJob:
         """Take a request in."""
         length = self._clock.draw_length(request.route)
         ends_with = "stop"
         if request.max_tokens is not None and (request.ignore_eos or request.max_tokens < length):
             length, ends_with = request.max_tokens, "length"
         now = max(self._now(), self._last_end)
-        job = Job(self._depth, now, ends_with, request.stream_interval)
+        job = SimulatedJob(self._depth, now, ends_with, request.stream_interval)
         self._jobs.add(job)
         self._clock.add(job, request.route, length, now)
         self._work.set()
         return job
 
-    def leave(self, job: Job) -> None:
+    def leave(self, job: SimulatedJob) -> None:
         """Let go of a request; one that is not finished is aborted."""
         if job in self._jobs:
             self._jobs.remove(job)
@@ -155,9 +155,9 @@ class Runner:
         """Set all counters to zero."""
         self._clock.counters = ClockCounters(self._depth)
         self._finished: Counter[str] = Counter()
-        self._first_token = Histogram("time_to_first_token_seconds")
-        self._inter_token = Histogram("inter_token_latency_seconds")
-        self._whole = Histogram("e2e_request_latency_seconds")
+        self._first_token = LatencyHistogram("time_to_first_token_seconds")
+        self._inter_token = LatencyHistogram("inter_token_latency_seconds")
+        self._whole = LatencyHistogram("e2e_request_latency_seconds")
 
     def counts(self, *, awake: bool) -> EngineCounts:
         """Return what the metrics page says; its latencies are real seconds, not virtual ones."""
@@ -193,7 +193,7 @@ class Runner:
     def _step(self, end: float) -> None:
         decoding = 0
         for emission in self._clock.advance():
-            job = cast("Job", emission.id)
+            job = cast("SimulatedJob", emission.id)
             job.take(emission)
             if emission.first:
                 self._first_token.observe(self._since(job, end))
@@ -210,7 +210,7 @@ class Runner:
         if late > _LATE_S:
             self._set_back(late)
 
-    def _since(self, job: Job, end: float) -> float:
+    def _since(self, job: SimulatedJob, end: float) -> float:
         return max(0.0, end - job.arrived) / self._scale
 
     def _set_back(self, seconds: float) -> None:

@@ -30,13 +30,15 @@ from gateway.engines.asgi import (
     send_whole,
 )
 from gateway.engines.responses_api import ModelResponse
-from gateway.engines.simulated.completion_json import Reply, ResponseReply
+from gateway.engines.simulated.completion_json import SimulatedReply, SimulatedResponse
 from gateway.engines.simulated.completion_request import parse, parse_response
 from gateway.engines.simulated.faults import NO_FAULT, Fault, parse_fault
 from gateway.engines.simulated.runner import Runner
+from gateway.engines.vllm_json import error_body, speculative_object
+from gateway.engines.vllm_page import metrics_page
 from gateway.errors import GatewayError, Unavailable
 from gateway.policy.sort.evidence import SortRules
-from gateway.wire.vllm.engine import STOPPING, Simulated, error_body, metrics_page, speculative_object
+from gateway.wire.vllm.engine import STOPPING, Simulated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.engines.simulated.completion_request import SimulatedRequest
-    from gateway.engines.simulated.runner import Job
+    from gateway.engines.simulated.runner import SimulatedJob
     from gateway.engines.simulated.step_model import Fit
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -250,13 +252,17 @@ class SimulatedEngine:
         chat = kind == "chatcmpl"
         return parse(body, chat=chat, model=self._model, rules=self._rules, speculative=self._speculative)
 
-    def _reply(self, request: SimulatedRequest, id: str, kind: _Kind) -> Reply | ResponseReply:
+    def _reply(self, request: SimulatedRequest, id: str, kind: _Kind) -> SimulatedReply | SimulatedResponse:
         prompt_tokens = self._fit.routes[request.route].prompt_tokens
         if kind == "resp":
-            return ResponseReply(ModelResponse(self._model, id, prompt_tokens))
-        return Reply(self._model, request, f"{kind}-{id}", prompt_tokens, f"simulated-{self._fit.name}")
+            return SimulatedResponse(ModelResponse(self._model, id, prompt_tokens))
+        return SimulatedReply(
+            self._model, request, f"{kind}-{id}", prompt_tokens, f"simulated-{self._fit.name}"
+        )
 
-    async def _stream(self, reply: Reply | ResponseReply, job: Job, luck: float, send: Send) -> None:
+    async def _stream(
+        self, reply: SimulatedReply | SimulatedResponse, job: SimulatedJob, luck: float, send: Send
+    ) -> None:
         await send_start(send, 200, b"text/event-stream; charset=utf-8")
         if accepted := reply.accepted():
             await send_body(send, accepted, more=True)
@@ -270,7 +276,9 @@ class SimulatedEngine:
             await send_body(send, opening + reply.piece(before, told, ended), more=True)
         await send_body(send, reply.closing(told, self._speculation(job)))
 
-    async def _whole(self, reply: Reply | ResponseReply, job: Job, luck: float, send: Send) -> None:
+    async def _whole(
+        self, reply: SimulatedReply | SimulatedResponse, job: SimulatedJob, luck: float, send: Send
+    ) -> None:
         while job.finish_reason is None:
             await job.more()
             if self._cuts(job, luck):
@@ -278,10 +286,10 @@ class SimulatedEngine:
                 return
         await send_whole(send, 200, reply.whole(job.tokens, job.finish_reason, self._speculation(job)))
 
-    def _speculation(self, job: Job) -> dict[str, object] | None:
+    def _speculation(self, job: SimulatedJob) -> dict[str, object] | None:
         return speculative_object(job.histogram, job.draft_tokens) if self._per_request else None
 
-    def _cuts(self, job: Job, luck: float) -> bool:
+    def _cuts(self, job: SimulatedJob, luck: float) -> bool:
         """Whether the connection breaks now: an answer that is returned from unfinished is cut off."""
         return self._hits("die_mid_stream", luck) and job.tokens >= self._fault.after_tokens
 

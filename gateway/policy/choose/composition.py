@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gateway.policy.choose.gain import Crossover, Curve, Table
+from gateway.policy.choose.gain import Crossover, Curve, SpeedTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -193,7 +193,7 @@ class Market:
         self._worth = np.array(worth, dtype=float)
         routes = len(worth)
         nowhere = [Crossover(max_load, left=False)] * routes
-        self._tables = [Table(kind.curves, nowhere, max_load, worth) for kind in kinds]
+        self._tables = [SpeedTable(kind.curves, nowhere, max_load, worth) for kind in kinds]
         unknown = np.zeros(max_load + 2)
         self._times = np.array(
             [

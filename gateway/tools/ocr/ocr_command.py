@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.errors import ConfigError
 from gateway.tools.ocr import input_files
 from gateway.tools.ocr.document_result import SUFFIXES
-from gateway.tools.ocr.ocr_client import Failed, Reader, Stopped, Wish
+from gateway.tools.ocr.ocr_client import AllFailed, DocumentFailed, DocumentRequest, OcrClient
 from gateway.tools.ocr.ocr_options import KEY_VARIABLE
 from gateway.tools.ocr.ocr_progress import Show, Tally, counted
 from gateway.tools.output import nobody_reads, printable
@@ -63,8 +63,8 @@ def run(options: argparse.Namespace) -> int:
     if options.out:
         targets = input_files.targets(documents, options.out, SUFFIXES[kind])
     schema = _schema(options.schema) if options.schema else None
-    wish = Wish(options.route, options.pages, schema)
-    reader = Reader(options.url, _key(options.key), wish, random.Random())
+    request = DocumentRequest(options.route, options.pages, schema)
+    reader = OcrClient(options.url, _key(options.key), request, random.Random())
     tally = Tally(len(documents))
     due: list[tuple[Document, Target | None]] = []
     for document, target in zip(documents, targets, strict=True):
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     return _run(reader, _Work(due, kind), options.concurrency, tally, options.out)
 
 
-def _run(reader: Reader, work: _Work, at_once: int, tally: Tally, out: Path | None) -> int:
+def _run(reader: OcrClient, work: _Work, at_once: int, tally: Tally, out: Path | None) -> int:
     clock = time.monotonic
     started = clock()
     stopped = ""
@@ -101,7 +101,7 @@ def _run(reader: Reader, work: _Work, at_once: int, tally: Tally, out: Path | No
     return int(bool(stopped or tally.failed))
 
 
-async def _read_all(reader: Reader, work: _Work, at_once: int, tally: Tally, show: Show) -> str:
+async def _read_all(reader: OcrClient, work: _Work, at_once: int, tally: Tally, show: Show) -> str:
     """Read what is due; return what stopped it, empty where nothing did."""
     reason = ""
     try:
@@ -109,13 +109,13 @@ async def _read_all(reader: Reader, work: _Work, at_once: int, tally: Tally, sho
             due = iter(work.due)
             for _ in range(min(at_once, len(work.due))):
                 group.create_task(_read_on(reader, due, work, tally, show))
-    except* Stopped as stopped:
+    except* AllFailed as stopped:
         reason = str(stopped.exceptions[0])
     return reason
 
 
 async def _read_on(
-    reader: Reader, due: Iterator[tuple[Document, Target | None]], work: _Work, tally: Tally, show: Show
+    reader: OcrClient, due: Iterator[tuple[Document, Target | None]], work: _Work, tally: Tally, show: Show
 ) -> None:
     """Read one document after the other."""
     for document, target in due:
@@ -127,7 +127,7 @@ async def _read_on(
 
         try:
             answer = await reader.read(document.path, progress)
-        except Failed as failed:
+        except DocumentFailed as failed:
             tally.fail(name, str(failed))
             show.line(f"{name}: {failed}")
             continue
@@ -146,7 +146,7 @@ def _write(target: Target, data: bytes, *, whole: bool) -> None:
     try:
         target.write(data, whole=whole)
     except OSError as error:
-        raise Stopped(f"{error.filename or target.whole}: {error.strerror or error}") from error
+        raise AllFailed(f"{error.filename or target.whole}: {error.strerror or error}") from error
 
 
 def _name(document: Document) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gateway.model import Engine, Speculation
     from gateway.tools.sweep.request_bodies import Bodies
-    from gateway.upstream.client import Answer, EngineClient
+    from gateway.upstream.client import EngineClient, EngineResponse
 
 _PATH = "/v1/chat/completions"
 # A connection each: of a kept one nobody knows whether the engine is just closing it, and one error costs the
@@ -208,7 +208,7 @@ class Load:
         if not answered.usage.completion_tokens:
             raise EngineFailed("the answer does not tell its tokens, or has none", code="no_usage")
 
-    async def _stream(self, answer: Answer, answered: _Answered) -> None:
+    async def _stream(self, answer: EngineResponse, answered: _Answered) -> None:
         splitter = sse.EventSplitter()
         while data := await answer.more(None):
             for event in splitter.feed(data):

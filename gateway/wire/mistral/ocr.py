@@ -16,7 +16,7 @@ from gateway.errors import BadImage, BadRequest, EngineFailed, GatewayError
 from gateway.wire import openai
 from gateway.wire.image import headers, remote_url
 from gateway.wire.mistral.page_tables import TableFormat, lift_tables
-from gateway.wire.raw_json import MEMBERS, NULL, STRING, decode, decode_body, is_set
+from gateway.wire.partial_json import MEMBERS, NULL, STRING, decode, decode_body, is_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

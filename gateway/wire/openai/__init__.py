@@ -1,22 +1,19 @@
-"""OpenAI's formats. The functions that others call stand here; begin reading in `completions`."""
+"""OpenAI's formats, as far as the gateway reads them.
 
-from gateway.wire.openai.completions import (
+What others call stands here; begin with `request_body`.
+"""
+
+from gateway.wire.openai.completion import (
     COMPLETIONS,
-    CompletionRequest,
     Dialect,
     StreamChunk,
     WholeAnswer,
-    error_body,
-    error_event,
-    error_headers,
-    parse_lifted,
-    parse_request,
     read_answer,
     read_chunk,
-    read_error_message,
-    rewritten,
     usage_of,
 )
+from gateway.wire.openai.error_shape import error_body, error_event, error_headers, read_error_message
+from gateway.wire.openai.request_body import CompletionRequest, parse_lifted, parse_request, rewritten
 
 __all__ = [
     "COMPLETIONS",

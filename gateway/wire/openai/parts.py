@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from gateway.errors import BadRequest
-from gateway.wire.raw_json import (
+from gateway.wire.partial_json import (
     ANY,
     MAX_ELEMENTS,
     MEMBERS,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from gateway.model import Buffer
-    from gateway.wire.lift import Lifted
+    from gateway.wire.partial_json import Lifted
 
 # Engines that split their work find each other by the first two, in a member or among vLLM's extra arguments.
 # The third is a stored tensor, which engines that are set up to take it load.
@@ -90,11 +90,11 @@ class Part(msgspec.Struct):
             self.video_embeds,
             self.video_url,
         )
-        return self.type not in passed or any(map(is_set, fields))
+        return self.type not in passed or any(field is not NULL and is_set(field) for field in fields)
 
     def is_file(self) -> bool:
         """Whether it is a document of another kind."""
-        return self.type in _FILES or is_set(self.file)
+        return self.type in _FILES or (self.file is not NULL and is_set(self.file))
 
     def refusal(self, where: str, kinds: Kinds) -> BadRequest:
         """Return what is told of a part that must not pass; `where` is the field's name."""
@@ -170,11 +170,11 @@ def read_content(
         if isinstance(part, str):
             texts.append(part)
             continue
-        if part.other_media(kinds.passed) or not (may_name or not is_set(part.uuid)):
+        if part.other_media(kinds.passed) or (not may_name and part.uuid is not NULL and is_set(part.uuid)):
             raise part.refusal(f"{where}[{place}]", kinds)
         if part.text:
             texts.append(part.text)
-        if part.type == kinds.image or is_set(part.image_url):
+        if part.type == kinds.image or (part.image_url is not NULL and is_set(part.image_url)):
             images.append(image_part(part.image_url, f"{where}[{place}].image_url", lifted))
     return texts
 
@@ -219,14 +219,18 @@ def check_reach(fields: Reach) -> None:
     Raises:
         BadRequest: there is such a member.
     """
+    present = {
+        name: member
+        for name in Reach.__struct_fields__
+        if (member := getattr(fields, name)) is not NULL and is_set(member)
+    }
     # Not `member_of`: engines may build what cannot be built here, such as 1e999.
-    extra = decode(ANY, bytes(fields.vllm_xargs)) if is_set(fields.vllm_xargs) else None
+    extra = decode(ANY, bytes(present["vllm_xargs"])) if "vllm_xargs" in present else None
     for name in _ENGINES_OWN:
-        if is_set(getattr(fields, name)) or (isinstance(extra, dict) and name in extra):
+        if name in present or (isinstance(extra, dict) and name in extra):
             raise BadRequest(f"`{name}` is not for clients", param=name, code="unsupported_parameter")
-    for name in ("media_io_kwargs", "mm_processor_kwargs"):
-        settings = getattr(fields, name)
-        left = [("", decode(ANY, bytes(settings)))] if is_set(settings) else []
+    for name in present.keys() & {"media_io_kwargs", "mm_processor_kwargs"}:
+        left = [("", decode(ANY, bytes(present[name])))]
         while left:
             key, value = left.pop()
             most = next(most for part, most in _MOST.items() if part in key)

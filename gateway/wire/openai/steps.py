@@ -6,16 +6,17 @@ import re
 
 import msgspec
 
-from gateway.wire import openai, sse
+from gateway.wire import sse
+from gateway.wire.openai.completion import StreamChunk, read_chunk
 
 # A chunk's text, where it may stand.
 _TEXT = re.compile(rb'"(?:content|text)"\s*:\s*"((?:[^"\\]|\\.)++)"')
 _STRING = msgspec.json.Decoder(str)
-# Longer events may hold more than is read of a chunk; see openai.read_chunk.
+# Longer events may hold more than is read of a chunk; see completion.read_chunk.
 _MAX_BYTES = 8192
 # So many chunks are looked at for a pattern; some engines write theirs anew each time.
 _TRIES = 3
-_STEP = openai.StreamChunk(is_chunk=True, has_output=True, is_step=True)
+_STEP = StreamChunk(is_chunk=True, has_output=True, is_step=True)
 
 
 class Steps:
@@ -63,5 +64,5 @@ class Steps:
         return len(events)
 
 
-def _read(line: bytes) -> openai.StreamChunk:
-    return openai.read_chunk(sse.event_data(line) or b"")
+def _read(line: bytes) -> StreamChunk:
+    return read_chunk(sse.event_data(line) or b"")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 import re
@@ -14,34 +13,9 @@ import msgspec
 from gateway.model import Speculation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
-
-
-def _bounds(numbers: str) -> tuple[float, ...]:
-    return tuple(map(float, numbers.split()))
-
+    from collections.abc import Mapping
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-_ERROR_TYPES = {400: "BadRequestError", 404: "NotFoundError", 503: "ServiceUnavailableError"}
-_LATENCY_BOUNDS = {
-    "time_to_first_token_seconds": _bounds(
-        "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 20 40 80 160 640 2560"
-    ),
-    "inter_token_latency_seconds": _bounds(
-        "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5 5 7.5 10 20 40 80"
-    ),
-    "e2e_request_latency_seconds": _bounds(
-        "0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680"
-    ),
-}
-_HISTOGRAM_HELP = {
-    "time_to_first_token_seconds": "Histogram of time to first token in seconds.",
-    "inter_token_latency_seconds": "Histogram of inter-token latency in seconds.",
-    "e2e_request_latency_seconds": "Histogram of e2e request latency in seconds.",
-}
-
 # More positions than any engine drafts, and a bound to the series that one can cause.
 _MAX_POSITIONS = 128
 # More than a page or an answer of the largest engine has; reading on would only cost time.
@@ -70,9 +44,9 @@ _MORE = re.compile(
     rb"(?:\{[^\n]*\})?[ \t]+([^\s]+)"
 )
 # How the page of a simulated engine begins.
-_LABEL = b"# simulated engine, fit "
+SIMULATED_MARK = "# simulated engine, fit "
 _SIMULATED = re.compile(
-    re.escape(_LABEL) + rb"([^\n]*)\n"
+    re.escape(SIMULATED_MARK.encode()) + rb"([^\n]*)\n"
     rb"(?:.*\nsimulated:clock_seconds ([^\s]+)\n.*\nsimulated:time_scale ([^\s]+)\n)?",
     re.DOTALL,
 )
@@ -98,53 +72,6 @@ class _Version(msgspec.Struct):
 
 _VERSION = msgspec.json.Decoder(_Version)
 _METRICS = msgspec.json.Decoder(_Metrics)
-
-
-class Histogram:
-    """A latency histogram of the metrics page, in seconds; its buckets are vLLM's for that name.
-
-    Args:
-        name: one of those vLLM exports: `time_to_first_token_seconds`, `inter_token_latency_seconds`,
-            `e2e_request_latency_seconds`.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.bounds = _LATENCY_BOUNDS[name]
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, seconds: float, times: int = 1) -> None:
-        """Count a latency."""
-        self.counts[bisect.bisect_left(self.bounds, seconds)] += times
-        self.total += seconds * times
-
-
-@dataclass(frozen=True, slots=True)
-class EngineCounts:
-    """What an engine has done since it started, and what it has to do now.
-
-    Attributes:
-        running: requests being worked on.
-        waiting: requests taken in and not begun.
-        prompt_tokens: prompt tokens read, in all.
-        generation_tokens: tokens written, in all.
-        finished: finished requests by finish reason (FINISH_REASONS).
-        awake: not put to sleep; None where the engine cannot sleep, and exports nothing of it.
-        kv_usage: share of the KV cache in use, 0 to 1; None where there is no such cache.
-        speculation: None without a speculative config.
-        latencies: histograms to export.
-    """
-
-    running: int = 0
-    waiting: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    finished: Mapping[str, int] = field(default_factory=dict)
-    awake: bool | None = None
-    kv_usage: float | None = None
-    speculation: Speculation | None = None
-    latencies: Sequence[Histogram] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +184,7 @@ def read_metrics(page: bytes) -> EngineReading:
         prompt_tokens=sums.get(b"prompt_tokens_total", 0.0),
         finished=sums.get(b"request_success_total", 0.0),
         speculation={rank: _speculation(counts, positions.get(rank, {})) for rank, counts in drafted.items()},
-        simulated=page.startswith(_LABEL),
+        simulated=page.startswith(SIMULATED_MARK.encode()),
     )
 
 
@@ -321,48 +248,6 @@ def read_speculation(raw: bytes) -> Speculation | None:
     return speculation if speculation.adds_up else None
 
 
-def metrics_page(
-    counts: EngineCounts, model: str, *, engine: str = "0", simulated: Simulated | None = None
-) -> str:
-    """Write an engine's GET /metrics page (Prometheus text format 0.0.4) with vLLM's names and labels.
-
-    A simulated engine's says so in its first line, and has two series of its own.
-    """
-    lines = _metrics_lines(counts, f'engine="{engine}",model_name="{_escaped(model)}"')
-    return "\n".join([*_simulated_lines(simulated), *lines]) + "\n"
-
-
-def speculative_object(histogram: Sequence[int], draft_tokens: int) -> dict[str, object]:
-    """Return the `metrics.speculative_decoding` object of an answer.
-
-    Args:
-        histogram: the request's drafts by how many of their tokens were accepted; one longer than the depth.
-        draft_tokens: tokens proposed for the request.
-    """
-    drafts = sum(histogram)
-    accepted = sum(number * count for number, count in enumerate(histogram))
-    return {
-        "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
-        "draft_acceptance_rate": accepted / draft_tokens if draft_tokens else 0.0,
-        "acceptance_histogram": list(histogram),
-        "num_spec_steps": drafts,
-        "num_accepted_draft_tokens": accepted,
-        "num_draft_tokens": draft_tokens,
-        "num_spec_tokens": len(histogram) - 1,
-    }
-
-
-def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """Write vLLM's error object; its `code` is the HTTP status."""
-    error = {
-        "message": message,
-        "type": _ERROR_TYPES.get(status, "InternalServerError"),
-        "param": param,
-        "code": status,
-    }
-    return msgspec.json.encode({"error": error})
-
-
 def is_stopping(message: str) -> bool:
     """Whether an error says that the engine is on its way out: it ends what it has, and takes nothing new.
 
@@ -414,109 +299,3 @@ def _speculation(counts: Mapping[bytes, float], positions: Mapping[int, float]) 
     )
     by_position = tuple(positions.get(position, 0.0) for position in range(max(positions, default=-1) + 1))
     return Speculation(drafts, accepted, draft_tokens, by_position)
-
-
-def _simulated_lines(simulated: Simulated | None) -> Iterator[str]:
-    if simulated is None:
-        return
-    yield f"{_LABEL.decode()}{simulated.fit}"
-    for name, text, value in (
-        ("clock_seconds", "Seconds that the simulated engine's clock has run.", simulated.clock_s),
-        ("time_scale", "Seconds of the simulated engine's clock in a real one.", simulated.time_scale),
-    ):
-        yield f"# HELP simulated:{name} {text}"
-        yield f"# TYPE simulated:{name} gauge"
-        yield f"simulated:{name} {float(value)}"
-
-
-def _metrics_lines(counts: EngineCounts, labels: str) -> Iterator[str]:
-    if counts.speculation is not None:
-        yield from _speculation_lines(counts.speculation, labels)
-    yield from _family(
-        "num_requests_running",
-        "gauge",
-        "Number of requests in model execution batches.",
-        {labels: counts.running},
-    )
-    yield from _family(
-        "num_requests_waiting",
-        "gauge",
-        "Number of requests waiting to be processed.",
-        {labels: counts.waiting},
-    )
-    if counts.awake is not None:
-        states = {"awake": counts.awake, "weights_offloaded": not counts.awake, "discard_all": False}
-        yield from _family(
-            "engine_sleep_state",
-            "gauge",
-            "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; "
-            "weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
-            {f'{labels},sleep_state="{state}"': float(on) for state, on in states.items()},
-        )
-    if counts.kv_usage is not None:
-        yield from _family(
-            "kv_cache_usage_perc",
-            "gauge",
-            "KV-cache usage. 1 means 100 percent usage.",
-            {labels: counts.kv_usage},
-        )
-    yield from _family(
-        "prompt_tokens_total",
-        "counter",
-        "Number of prefill tokens processed.",
-        {labels: counts.prompt_tokens},
-    )
-    yield from _family(
-        "generation_tokens_total",
-        "counter",
-        "Number of generation tokens processed.",
-        {labels: counts.generation_tokens},
-    )
-    yield from _family(
-        "request_success_total",
-        "counter",
-        "Count of successfully processed requests.",
-        {f'{labels},finished_reason="{reason}"': counts.finished.get(reason, 0) for reason in FINISH_REASONS},
-    )
-    for histogram in counts.latencies:
-        yield from _histogram_lines(histogram, labels)
-
-
-def _speculation_lines(speculation: Speculation, labels: str) -> Iterator[str]:
-    for name, text, value in (
-        ("drafts", "Number of spec decoding drafts.", speculation.drafts),
-        ("draft_tokens", "Number of draft tokens.", speculation.draft_tokens or 0),
-        ("accepted_tokens", "Number of accepted tokens.", speculation.accepted),
-    ):
-        yield from _family(f"spec_decode_num_{name}_total", "counter", text, {labels: value})
-    yield from _family(
-        "spec_decode_num_accepted_tokens_per_pos_total",
-        "counter",
-        "Accepted tokens per draft position.",
-        {
-            f'{labels},position="{position}"': value
-            for position, value in enumerate(speculation.accepted_per_position)
-        },
-    )
-
-
-def _histogram_lines(histogram: Histogram, labels: str) -> Iterator[str]:
-    bounds = [*map(str, histogram.bounds), "+Inf"]
-    counts = list(itertools.accumulate(histogram.counts))
-    yield f"# HELP vllm:{histogram.name} {_HISTOGRAM_HELP[histogram.name]}"
-    yield f"# TYPE vllm:{histogram.name} histogram"
-    for bound, count in zip(bounds, counts, strict=True):
-        yield f'vllm:{histogram.name}_bucket{{{labels},le="{bound}"}} {float(count)}'
-    yield f"vllm:{histogram.name}_count{{{labels}}} {float(counts[-1])}"
-    yield f"vllm:{histogram.name}_sum{{{labels}}} {histogram.total}"
-
-
-def _family(name: str, kind: str, text: str, samples: Mapping[str, float]) -> Iterator[str]:
-    yield f"# HELP vllm:{name} {text}"
-    yield f"# TYPE vllm:{name} {kind}"
-    for labels, value in samples.items():
-        yield f"vllm:{name}{{{labels}}} {float(value)}"
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -13,7 +13,7 @@ import pytest
 from bench.overhead.native import NoCompilerError, program
 from bench.serving import free_port
 from gateway.model import Usage
-from gateway.wire.openai.completions import read_answer, read_chunk
+from gateway.wire.openai.completion import read_answer, read_chunk
 from gateway.wire.vllm.engine import read_metrics, read_version
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from gateway.config import load
 from gateway.model import Reason
 from gateway.policy.sort.evidence import SortRules, sort
 from gateway.wire.image.headers import inspect, parse_data_url
-from gateway.wire.openai.completions import parse_request
+from gateway.wire.openai.request_body import parse_request
 
 if TYPE_CHECKING:
     from pathlib import Path

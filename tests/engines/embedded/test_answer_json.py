@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gateway.engines.embedded.answer_json import Reply
+from gateway.engines.embedded.answer_json import OcrReply
 from gateway.engines.embedded.ocr_request import ReadRequest
 from gateway.engines.vllm_json import DONE
 
 
-def reply(**changes: Any) -> Reply:
+def reply(**changes: Any) -> OcrReply:
     fields: dict[str, Any] = {
         "task": "text",
         "prompt": "",
@@ -23,7 +23,7 @@ def reply(**changes: Any) -> Reply:
         "tool": None,
         "tool_required": False,
     }
-    return Reply("glm-ocr", ReadRequest(**{**fields, **changes}), "chatcmpl-1", created=5)
+    return OcrReply("glm-ocr", ReadRequest(**{**fields, **changes}), "chatcmpl-1", created=5)
 
 
 def events(data: bytes) -> list[Any]:

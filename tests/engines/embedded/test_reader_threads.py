@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.engines.embedded.reader_threads import Stopped, Workers
+from gateway.engines.embedded.reader_threads import ReaderThreads, Stopped
 from gateway.errors import Unavailable
 from tests.support import until
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 @contextlib.asynccontextmanager
-async def working(*, count: int = 1, max_waiting: int = 4) -> AsyncIterator[Workers[str]]:
+async def working(*, count: int = 1, max_waiting: int = 4) -> AsyncIterator[ReaderThreads[str]]:
     names = iter("abcdef")
-    workers = Workers(lambda: next(names), count=count, max_waiting=max_waiting)
+    workers = ReaderThreads(lambda: next(names), count=count, max_waiting=max_waiting)
     await workers.start()
     try:
         yield workers
@@ -27,7 +27,7 @@ async def working(*, count: int = 1, max_waiting: int = 4) -> AsyncIterator[Work
         await workers.close()
 
 
-async def collected(workers: Workers[str], job: Callable[[str, Stopped], Iterator[str]]) -> list[str]:
+async def collected(workers: ReaderThreads[str], job: Callable[[str, Stopped], Iterator[str]]) -> list[str]:
     return [piece async for piece in workers.run(job)]
 
 
@@ -57,7 +57,7 @@ async def test_jobs_run_side_by_side_with_a_reader_each() -> None:
 
 
 async def test_jobs_wait_until_the_readers_are_loaded() -> None:
-    workers = Workers(lambda: "a", count=1, max_waiting=4)
+    workers = ReaderThreads(lambda: "a", count=1, max_waiting=4)
     early = asyncio.create_task(collected(workers, lambda reader, _: iter(reader)))
     await until(lambda: workers.waiting == 1)
     assert not workers.ready
@@ -99,7 +99,7 @@ async def test_closing_the_pieces_breaks_the_job_off() -> None:
 
 @pytest.mark.parametrize("begun", [True, False])
 async def test_close_breaks_off_what_runs(begun: bool) -> None:
-    workers = Workers(lambda: "a", count=1, max_waiting=4)
+    workers = ReaderThreads(lambda: "a", count=1, max_waiting=4)
     await workers.start()
     block = threading.Event()
     if not begun:  # the thread is busy, so the job has its reader and not begun

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway.engines.simulated.completion_json import Reply, words
+from gateway.engines.simulated.completion_json import SimulatedReply, words
 from gateway.engines.simulated.completion_request import SimulatedRequest
 from gateway.engines.vllm_json import DONE
 
 
-def reply(**changes: Any) -> Reply:
+def reply(**changes: Any) -> SimulatedReply:
     fields: dict[str, Any] = {
         "chat": True,
         "route": "text",
@@ -21,7 +21,9 @@ def reply(**changes: Any) -> Reply:
         "max_tokens": None,
         "ignore_eos": False,
     }
-    return Reply("glm-ocr", SimulatedRequest(**{**fields, **changes}), "id-1", 900, "simulated-x", created=5)
+    return SimulatedReply(
+        "glm-ocr", SimulatedRequest(**{**fields, **changes}), "id-1", 900, "simulated-x", created=5
+    )
 
 
 def events(data: bytes) -> list[Any]:

@@ -13,7 +13,7 @@ from gateway.engines.simulated.step_model import Fit
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.engines.simulated.runner import Job
+    from gateway.engines.simulated.runner import SimulatedJob
 
 H100 = Fit.builtin("h100-9b")
 
@@ -40,7 +40,7 @@ async def running(depth: int = 3, **options: Any) -> AsyncIterator[Runner]:
             await task
 
 
-async def ended(job: Job) -> list[int]:
+async def ended(job: SimulatedJob) -> list[int]:
     """Wait for the end; return how many tokens there were each time there were more."""
     seen = []
     async with asyncio.timeout(30):

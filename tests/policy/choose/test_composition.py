@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.policy.choose import composition
 from gateway.policy.choose.composition import Kind, Load, Market, advise, compositions, own_schedule
-from gateway.policy.choose.gain import Crossover, Curve, Table
+from gateway.policy.choose.gain import Crossover, Curve, SpeedTable
 
 LOADS = (1, 4, 10, 24, 40, 64, 100, 160, 256)
 MAX = 256
@@ -50,8 +50,8 @@ ONE = market(Kind("deep", (DEEP,)), Kind("plain", (PLAIN,)))
 TWO = market(Kind("deep", (STURDY[0], DEEP)), Kind("plain", (STURDY[1], PLAIN)))
 
 
-def table(curves: tuple[Curve | None, ...]) -> Table:
-    return Table(curves, [Crossover(MAX, left=False)] * len(curves), MAX)
+def table(curves: tuple[Curve | None, ...]) -> SpeedTable:
+    return SpeedTable(curves, [Crossover(MAX, left=False)] * len(curves), MAX)
 
 
 def exhaustive(fleet: tuple[int, ...], requests: int) -> float:

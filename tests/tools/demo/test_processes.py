@@ -70,7 +70,7 @@ def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_first_signal_interrupts_and_the_second_does_not(number: signal.Signals) -> None:
     code = """
 import os, sys
-from gateway.demo.processes import interrupted_by_signals
+from gateway.tools.demo.processes import interrupted_by_signals
 interrupted_by_signals()
 try:
     os.kill(os.getpid(), int(sys.argv[1]))

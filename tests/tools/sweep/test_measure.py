@@ -171,7 +171,9 @@ async def test_an_engine_that_stops_writing_loses_the_window(engine: Engine) -> 
 async def test_an_engine_that_is_gone_is_a_lost_window() -> None:
     window = await measured(Engine("e", "http://127.0.0.1:9", "plain", 0))
 
-    assert window.invalid == ("the engine's metrics cannot be read: no connection to the engine",)
+    assert window.invalid == (
+        "the engine's metrics cannot be read: no connection to the engine: it refuses connections",
+    )
     assert (window.seconds, window.engine) == (0, "e")
 
 

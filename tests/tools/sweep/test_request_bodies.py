@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.errors import ConfigError
 from gateway.policy.sort.evidence import SortRules, sort
 from gateway.tools.sweep.request_bodies import Bodies, Image, Prompt, shape_of
-from gateway.wire.openai.completions import parse_request
+from gateway.wire.openai.request_body import parse_request
 
 ROUTES = ("text", "key-value", "table")
 MODELS = (

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from gateway.config import parse
+from gateway.engines.vllm_page import EngineCounts, metrics_page
 from gateway.errors import ConfigError
 from gateway.model import Engine
 from gateway.tools.sweep import targets
 from gateway.tools.sweep.sweep_values import Pool
 from gateway.tools.sweep.targets import Found
 from gateway.upstream.client import EngineClient
-from gateway.wire.vllm.engine import EngineCounts, metrics_page
 from tests.support import FakeEngine, served
 from tests.tools.sweep.support import simulated
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from gateway.errors import BadImage
-from gateway.wire.image.pixels import decode_rgb, open_image, thumbnail, upright
+from gateway.wire.image.headers import open_image
+from gateway.wire.image.pixels import decode_rgb, thumbnail, upright
 from tests.support import in_every_format
 
 

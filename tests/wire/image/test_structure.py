@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BadImage
-from gateway.wire.image.pixels import open_image
+from gateway.wire.image.headers import open_image
 from gateway.wire.image.structure import (
     check_structure,
     count_scans,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.errors import BadImage, BadRequest, EngineFailed, Unavailable
 from gateway.model import Reason, SortDecision
 from gateway.wire.mistral import ocr
-from gateway.wire.openai.completions import parse_request
+from gateway.wire.openai.request_body import parse_request
 from tests import pdf
 from tests.support import completion, data_url, encoded, picture, png
 

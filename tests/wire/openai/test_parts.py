@@ -5,7 +5,6 @@ import msgspec
 import pytest
 
 from gateway.errors import BadRequest
-from gateway.wire.lift import Lifted
 from gateway.wire.openai.parts import (
     ImagePart,
     Kinds,
@@ -17,6 +16,7 @@ from gateway.wire.openai.parts import (
     read_content,
     route_of,
 )
+from gateway.wire.partial_json import Lifted
 
 KINDS = Kinds(frozenset((None, "text", "image_url")), "text", "image_url")
 

@@ -7,25 +7,20 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
 
 from bench.serving import SHARED
+from gateway.engines.vllm_json import speculative_object
+from gateway.engines.vllm_page import FINISH_REASONS, EngineCounts, LatencyHistogram, metrics_page
 from gateway.model import Speculation
 from gateway.wire.vllm.engine import (
-    FINISH_REASONS,
-    EngineCounts,
     EngineReading,
     EngineWork,
-    Histogram,
     Simulated,
-    error_body,
     is_stopping,
-    metrics_page,
     read_metrics,
     read_speculation,
     read_version,
     read_work,
-    speculative_object,
 )
 
 CAPTURES = SHARED / "tiny-vllm/captures"
@@ -37,70 +32,6 @@ vllm:num_requests_waiting{engine="0",model_name="m"} 1.0
 
 count = st.integers(0, 2**50)
 requests = st.integers(0, 200_000)
-
-
-def samples(page: str) -> dict[tuple[str, str], float]:
-    return {
-        (sample.name, sample.labels.get("finished_reason", "")): sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-    }
-
-
-def test_the_page_has_vllms_names_and_labels() -> None:
-    counts = EngineCounts(
-        running=2, waiting=3, prompt_tokens=40, generation_tokens=50, finished={"stop": 6, "abort": 1}
-    )
-    page = metrics_page(counts, "glm-ocr")
-    assert samples(page) == {
-        ("vllm:num_requests_running", ""): 2,
-        ("vllm:num_requests_waiting", ""): 3,
-        ("vllm:prompt_tokens_total", ""): 40,
-        ("vllm:generation_tokens_total", ""): 50,
-        **{
-            ("vllm:request_success_total", reason): {"stop": 6, "abort": 1}.get(reason, 0)
-            for reason in FINISH_REASONS
-        },
-    }
-    assert 'vllm:num_requests_running{engine="0",model_name="glm-ocr"} 2.0\n' in page
-    assert "spec_decode" not in page
-
-
-def test_label_values_are_escaped() -> None:
-    page = metrics_page(EngineCounts(), 'a"b\\c\nd', engine="1")
-    (family, *_) = text_string_to_metric_families(page)
-    assert family.samples[0].labels == {"engine": "1", "model_name": 'a"b\\c\nd'}
-
-
-def test_every_position_of_the_depth_is_exported() -> None:
-    page = metrics_page(EngineCounts(speculation=Speculation(0, 0, 0, (0, 0, 0))), "m")
-    for position in range(3):
-        assert (
-            "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-            f'{{engine="0",model_name="m",position="{position}"}} 0.0\n'
-        ) in page
-
-
-def test_a_histogram_is_cumulative_and_ends_at_infinity() -> None:
-    histogram = Histogram("e2e_request_latency_seconds")
-    histogram.observe(0.3)
-    histogram.observe(3, times=2)
-    histogram.observe(1e6)
-    page = metrics_page(EngineCounts(latencies=[histogram]), "m")
-    found = {
-        (sample.name, sample.labels.get("le", "")): sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-    }
-    name = "vllm:e2e_request_latency_seconds"
-    buckets = [value for (sample, _), value in found.items() if sample == f"{name}_bucket"]
-    assert buckets == sorted(buckets)
-    assert found[f"{name}_bucket", "0.3"] == 1
-    assert found[f"{name}_bucket", "2.5"] == 1
-    assert found[f"{name}_bucket", "5.0"] == 3
-    assert found[f"{name}_bucket", "7680.0"] == 3
-    assert found[f"{name}_bucket", "+Inf"] == found[f"{name}_count", ""] == 4
-    assert found[f"{name}_sum", ""] == 0.3 + 6 + 1e6
 
 
 @given(
@@ -123,7 +54,7 @@ def test_a_histogram_is_cumulative_and_ends_at_infinity() -> None:
                 st.lists(st.integers(0, 2**40), min_size=1, max_size=16).map(tuple),
             ),
         ),
-        latencies=st.just([Histogram("time_to_first_token_seconds")]),
+        latencies=st.just([LatencyHistogram("time_to_first_token_seconds")]),
     ),
     st.text(),
 )
@@ -225,30 +156,6 @@ def test_recorded_pages_are_read(engine: str) -> None:
         assert reading.speculation == {}
 
 
-@pytest.mark.parametrize("engine", ["mtp0", "mtp3"])
-def test_the_writers_series_are_vllms(engine: str) -> None:
-    if not CAPTURES.exists():
-        pytest.skip("needs the recorded pages")
-    kinds = re.compile(r"^# (?:TYPE|HELP) vllm:(\S+) (.+)$", re.MULTILINE)
-    recorded = set(kinds.findall((CAPTURES / engine / "metrics_before.txt").read_text()))
-    bounds = re.compile(r'vllm:(\w+)_bucket\{.*le="([^"]+)"')
-    recorded_bounds = set(bounds.findall((CAPTURES / engine / "metrics_before.txt").read_text()))
-    counts = EngineCounts(
-        awake=True,
-        kv_usage=0.5,
-        speculation=None if engine == "mtp0" else Speculation(0, 0, 0, (0, 0, 0)),
-        latencies=[
-            Histogram(f"{name}_seconds")
-            for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
-        ],
-    )
-    page = metrics_page(counts, "tiny-ocr")
-    assert set(kinds.findall(page)) <= recorded
-    assert {(name, bound) for name, bound in recorded_bounds if f"vllm:{name}_bucket" in page} == set(
-        bounds.findall(page)
-    )
-
-
 @pytest.mark.parametrize(("engine", "steps"), [("mtp0", 1110), ("mtp3", 413)])
 def test_a_recorded_pages_work_is_read(engine: str, steps: int) -> None:
     if not CAPTURES.exists():
@@ -268,9 +175,9 @@ def test_a_recorded_pages_work_is_read(engine: str, steps: int) -> None:
 
 
 def test_work_is_summed_over_ranks_and_the_fullest_cache_counts() -> None:
-    inter_token = Histogram("inter_token_latency_seconds")
+    inter_token = LatencyHistogram("inter_token_latency_seconds")
     inter_token.observe(0.5, times=4)
-    first_token = Histogram("time_to_first_token_seconds")
+    first_token = LatencyHistogram("time_to_first_token_seconds")
     first_token.observe(2)
     pages = [
         metrics_page(
@@ -313,14 +220,6 @@ def test_a_simulated_engines_page_tells_its_clock(fit: str, clock_s: float, scal
     assert read_metrics(page.encode()).running == 2
 
 
-def test_a_simulated_engines_page_is_prometheus_own() -> None:
-    page = metrics_page(EngineCounts(), "m", simulated=Simulated("h100-9b", 12.5, 10))
-    families = {family.name: family for family in text_string_to_metric_families(page)}
-    for name, value in (("simulated:clock_seconds", 12.5), ("simulated:time_scale", 10)):
-        assert families[name].type == "gauge"
-        assert [sample.value for sample in families[name].samples] == [value]
-
-
 @pytest.mark.parametrize(
     "page",
     [
@@ -340,19 +239,6 @@ def test_no_page_breaks_the_reader_of_work(page: bytes) -> None:
     for data in (page, PAGE + page, b"# simulated engine, fit " + page + PAGE):
         with contextlib.suppress(ValueError):
             assert isinstance(read_work(data), EngineWork)
-
-
-def test_an_answers_speculation_is_as_vllm_tells_it() -> None:
-    # A recorded answer's figures.
-    assert speculative_object([20, 26, 26, 38], 330) == {
-        "mean_acceptance_length": 2.745454545454545,
-        "draft_acceptance_rate": 0.5818181818181818,
-        "acceptance_histogram": [20, 26, 26, 38],
-        "num_spec_steps": 110,
-        "num_accepted_draft_tokens": 192,
-        "num_draft_tokens": 330,
-        "num_spec_tokens": 3,
-    }
 
 
 # The `metrics` of a recorded answer of 301 tokens at depth 3.
@@ -426,21 +312,6 @@ def test_recorded_answers_are_read(name: str, drafts: int) -> None:
     told = read_speculation(metrics.encode())
     assert told is not None
     assert told.drafts == drafts
-
-
-def test_an_answer_without_drafts_has_length_one_and_rate_nought() -> None:
-    told = speculative_object([0, 0], 0)
-    assert (told["mean_acceptance_length"], told["draft_acceptance_rate"]) == (1.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [(400, "BadRequestError"), (404, "NotFoundError"), (500, "InternalServerError")],
-)
-def test_an_errors_code_is_its_status(status: int, kind: str) -> None:
-    assert json.loads(error_body(status, "no", "model")) == {
-        "error": {"message": "no", "type": kind, "param": "model", "code": status}
-    }
 
 
 def test_an_engine_tells_its_version() -> None:

@@ -6,21 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import BadRequest, Unavailable
-from gateway.model import Speculation, Usage
-from gateway.wire.openai.completions import (
-    CompletionRequest,
-    StreamChunk,
-    WholeAnswer,
-    error_body,
-    parse_request,
-    read_answer,
-    read_chunk,
-    read_error_message,
-)
-from gateway.wire.openai.completions import rewritten as pieces
-from gateway.wire.vllm.engine import speculative_object
-from tests.support import chat, chunk
+from gateway.errors import BadRequest
+from gateway.wire.openai.request_body import CompletionRequest, parse_request
+from gateway.wire.openai.request_body import rewritten as pieces
+from tests.support import chat
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -32,10 +21,6 @@ JSON = st.recursive(
 def parse(value: Any, *, is_chat: bool = True) -> CompletionRequest:
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     return parse_request(body, chat=is_chat, max_images=2)
-
-
-def rewritten(request: CompletionRequest, **options: Any) -> bytes:
-    return b"".join(pieces(request, **options))
 
 
 def test_reads_what_clients_send() -> None:
@@ -225,293 +210,10 @@ def test_no_bytes_break_the_parser(body: bytes) -> None:
         parse(body)
 
 
-def test_the_bytes_pass_unchanged_where_nothing_must_change() -> None:
-    body = (
-        b' {"messages" : [{"role":"user","content":"x"}],\n"stream":true,'
-        b' "stream_options":{"include_usage":true}} '
-    )
-    assert rewritten(parse(body)) == body
-
-
-def test_changes_are_spliced_and_every_other_member_keeps_its_bytes() -> None:
-    body = (
-        b'{"temperature": 1e0, "model":"m:table", "stream":true,'
-        b' "stream_options": {"continuous_usage_stats": true}, "top_p":0.10,'
-        b' "messages": [{"role":"user","content":[{"image_url":{"url":"OLD"}}, "\\u00e9 OLD"]}]}'
-    )
-    new = rewritten(parse(body), model="m", repaired={b'"OLD"': b'"NEW"'})
-    assert b'"temperature":1e0' in new
-    assert b'"top_p":0.10' in new
-    assert b"\\u00e9 OLD" in new
-    value = json.loads(new)
-    assert value["model"] == "m"
-    assert value["stream_options"] == {"continuous_usage_stats": True, "include_usage": True}
-    assert value["messages"][0]["content"][0] == {"image_url": {"url": "NEW"}}
-
-
-def test_a_stream_asks_for_usage_only_if_the_client_did_not() -> None:
-    for options in ({}, {"stream_options": None}, {"stream_options": {"include_usage": False}}):
-        new = json.loads(rewritten(parse(chat(stream=True, **options))))
-        assert new["stream_options"]["include_usage"] is True
-    assert "stream_options" not in json.loads(rewritten(parse(chat()), model="m"))
-
-
-# None of them is a member that is read.
-NAMES = st.text().map("x{}".format)
-
-
-@given(st.dictionaries(NAMES, JSON, max_size=5))
-def test_splicing_changes_nothing_else(extra: dict[str, Any]) -> None:
-    body = {**extra, **chat(None, None, stream=True)}
-    assert json.loads(rewritten(parse(body), model="x")) == {
-        **body,
-        "model": "x",
-        "stream_options": {"include_usage": True},
-    }
-
-
-IMAGES = st.sampled_from(
-    ["data:image/png;base64,AAAA", "data:,\u00e9\n", "https://a.example/x.png?a=1&b=2", ""]
-)
-PARTS = st.one_of(
-    st.text(max_size=5),
-    st.fixed_dictionaries({}, optional={"type": st.just("text"), "text": st.none() | st.text(max_size=5)}),
-    st.builds(lambda url: {"type": "image_url", "image_url": {"url": url}}, IMAGES),
-    st.builds(lambda url, detail: {"image_url": url, "detail": detail}, IMAGES, JSON),
-)
-REQUESTS = st.fixed_dictionaries(
-    {
-        "messages": st.lists(
-            st.fixed_dictionaries(
-                {"role": st.sampled_from(["user", "system", "developer", "assistant"])},
-                optional={
-                    "content": st.none() | st.text(max_size=5) | st.lists(PARTS, max_size=4),
-                    "image_url": JSON,
-                },
-            ),
-            min_size=1,
-            max_size=3,
-        )
-    },
-    optional={
-        "model": st.none() | st.text(max_size=5),
-        "stream": st.none() | st.booleans(),
-        "stream_options": st.none()
-        | st.fixed_dictionaries({}, optional={"include_usage": st.none() | st.booleans(), "other": JSON}),
-        "stream_interval": JSON,
-        "metadata": JSON,
-        "n": JSON,
-    },
-)
-
-
-@given(REQUESTS, st.sampled_from([None, "m", '\u00e9"']), st.booleans(), st.booleans())
-def test_what_an_engine_gets_is_the_same_request(
-    value: dict[str, Any], model: str | None, mends: bool, ascii_only: bool
-) -> None:
-    try:
-        request = parse(json.dumps(value, ensure_ascii=ascii_only).encode())
-    except BadRequest:
-        return
-    new = b'"data:image/png;base64,BBBB"'
-    body = rewritten(request, model=model, repaired={part.raw: new for part in request.images if mends})
-    again = parse(body)
-    assert again.facts == request.facts
-    assert again.model == (request.model if model is None else model)
-    assert (again.stream, again.merged) == (request.stream, request.merged)
-    assert again.include_usage or not request.stream
-    assert [part.raw for part in again.images] == [new if mends else part.raw for part in request.images]
-    changed = {"model", "stream_options", "messages"}
-    untouched = {name: item for name, item in value.items() if name not in changed}
-    assert {name: item for name, item in json.loads(body).items() if name not in changed} == untouched
-    assert rewritten(again) == body
-
-
-VALUES = st.sampled_from(
-    [None, True, 0, 1, -1, 2**53, 2**70, 0.5, 400, "", "abort", "stop", [], {}, ["x"], {"a": 1}]
-)
-CHOICES = st.dictionaries(
-    st.sampled_from(["index", "delta", "text", "finish_reason", "stop_reason"]),
-    VALUES | st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "reasoning"]), VALUES),
-)
-FIGURES = st.sampled_from(["prompt_tokens", "completion_tokens", "code", "message", "speculative_decoding"])
-ANSWERS = st.dictionaries(
-    st.sampled_from(["choices", "usage", "metrics", "error", "object"]),
-    VALUES | st.lists(CHOICES, max_size=3) | st.dictionaries(FIGURES, VALUES),
-)
-
-
-@given(ANSWERS)
-def test_no_answer_breaks_the_readers(answer: Any) -> None:
-    data = json.dumps(answer).encode()
-    event, whole = read_chunk(data), read_answer(data)
-    for usage in (event.usage, whole.usage if whole else None):
-        assert usage is None or (0 <= usage.prompt_tokens < 2**53 and 0 <= usage.completion_tokens < 2**53)
-    assert event.error_status == 0 or 400 <= event.error_status < 600
-    assert len(read_error_message(data)) <= 500
-
-
-@given(st.binary(max_size=200))
-def test_no_bytes_break_the_readers_of_answers(data: bytes) -> None:
-    assert read_answer(data) is None
-    assert not read_chunk(data).is_chunk
-    assert read_error_message(data) == ""
-
-
-USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (chunk(), StreamChunk(is_chunk=True)),
-        (chunk("hi"), StreamChunk(is_chunk=True, has_output=True, is_step=True)),
-        (
-            chunk("hi", usage=USAGE),
-            StreamChunk(is_chunk=True, usage=Usage(3, 4), has_output=True, is_step=True),
-        ),
-        ({"choices": [{"text": "hi"}]}, StreamChunk(is_chunk=True, has_output=True, is_step=True)),
-        (
-            {"choices": [{"delta": {"tool_calls": [{}]}}]},
-            StreamChunk(is_chunk=True, has_output=True, is_step=True, is_uncountable=True),
-        ),
-        ({"choices": [], "usage": USAGE}, StreamChunk(is_chunk=True, usage=Usage(3, 4), is_usage_only=True)),
-        ({"choices": []}, StreamChunk(is_chunk=True)),
-        ({"error": {"message": "x"}}, StreamChunk(is_error=True)),
-        ({"error": {"code": 503}}, StreamChunk(is_error=True, error_status=503)),
-        ({"error": {"code": 200}}, StreamChunk(is_error=True)),
-        ({"error": {"code": "503"}}, StreamChunk(is_error=True)),
-        ({"choices": 5}, StreamChunk()),
-        ({"usage": {"prompt_tokens": 2**60}}, StreamChunk(usage=Usage(), is_usage_only=True)),
-        (
-            {"usage": {"prompt_tokens": "x", "completion_tokens": -1}},
-            StreamChunk(usage=Usage(), is_usage_only=True),
-        ),
-    ],
-)
-def test_what_one_event_tells(data: object, expected: StreamChunk) -> None:
-    assert read_chunk(json.dumps(data).encode()) == expected
-
-
-STEP = {"index": 0, "delta": {"content": "hi"}}
-DRAFTED = {"speculative_decoding": speculative_object([1, 2, 3], 12)}
-
-
-@pytest.mark.parametrize(
-    ("choice", "is_step"),
-    [
-        ({"delta": {"role": "assistant", "content": ""}}, False),
-        ({"delta": {"role": "assistant"}}, False),
-        ({"delta": {"role": "assistant", "content": "hi"}}, True),
-        ({"delta": {"role": "assistant", "content": ""}, "finish_reason": "stop"}, True),
-        ({"delta": {"content": "hi"}}, True),
-        ({"delta": {"content": ""}}, True),  # a character whose bytes are not all there yet
-        ({"delta": {"content": ""}, "finish_reason": "stop"}, True),  # the end mark, alone
-        ({"delta": {}}, True),
-        ({"delta": {"reasoning": "so"}}, True),
-        ({"text": "hi"}, True),
-        ({"text": ""}, True),
-    ],
-)
-def test_every_chunk_but_the_one_that_names_the_role_is_a_step(choice: object, is_step: bool) -> None:
-    assert read_chunk(json.dumps({"choices": [choice]}).encode()).is_step is is_step
-
-
-@pytest.mark.parametrize(
-    ("choices", "uncountable"),
-    [
-        ([STEP], False),
-        ([{**STEP, "index": 1}], True),
-        ([STEP, {**STEP, "index": 1}], True),
-        ([{**STEP, "finish_reason": "stop", "stop_reason": None}], False),
-        ([{**STEP, "finish_reason": "stop", "stop_reason": 151329}], False),
-        ([{**STEP, "finish_reason": "stop", "stop_reason": "</table>"}], True),
-        ([{**STEP, "finish_reason": "length"}], False),
-        ([{"index": 0, "delta": {"reasoning": "so"}}], True),
-        ([{"index": 0, "delta": {"tool_calls": [{}]}}], True),
-    ],
-)
-def test_steps_of_several_choices_before_a_stop_string_or_behind_a_parser_cannot_be_counted(
-    choices: object, uncountable: bool
-) -> None:
-    assert read_chunk(json.dumps({"choices": choices}).encode()).is_uncountable is uncountable
-
-
-def test_what_was_drafted_is_told_in_the_answer_or_with_a_streams_usage() -> None:
-    figures = Speculation(6, 8, 12, (5, 3))
-    chunk = read_chunk(json.dumps({"choices": [], "usage": USAGE, "metrics": DRAFTED}).encode())
-    assert chunk == StreamChunk(is_chunk=True, usage=Usage(3, 4), is_usage_only=True, speculation=figures)
-    whole = read_answer(json.dumps({"choices": [STEP], "usage": USAGE, "metrics": DRAFTED}).encode())
-    assert whole == WholeAnswer(Usage(3, 4), figures)
-    for nothing in ({}, {"metrics": None}, {"metrics": {"speculative_decoding": None}}, {"metrics": 5}):
-        whole = read_answer(json.dumps({"choices": [STEP], "usage": USAGE, **nothing}).encode())
-        assert whole == WholeAnswer(Usage(3, 4))
-
-
 @pytest.mark.parametrize(("interval", "merged"), [(None, False), (1, False), (4, True), ("4", True)])
 def test_a_client_may_ask_for_merged_chunks(interval: object, merged: bool) -> None:
     body = json.dumps({"messages": [{"role": "user", "content": "a"}], "stream_interval": interval}).encode()
     assert parse_request(body, chat=True, max_images=1).merged is merged
-
-
-def test_garbage_tells_nothing() -> None:
-    assert read_chunk(b"not json") == StreamChunk()
-    for garbage in (b"not json", b"{}", b"[]", b"\xff", b'{"choices": 5}', b"[" * 100_000):
-        assert read_answer(garbage) is None
-    assert read_answer(b'{"choices": [{"message": {"content": "\xff"}}]}') is None
-    assert read_error_message(b"not json") == ""
-
-
-def test_answers_are_read() -> None:
-    assert read_answer(json.dumps({"usage": USAGE, "choices": [{}]}).encode()) == WholeAnswer(Usage(3, 4))
-    assert read_answer(b'{"usage": "none", "choices": []}') == WholeAnswer(None)
-    assert read_error_message(b'{"error": {"message": "too long", "code": 400}}') == "too long"
-    assert read_error_message(b'{"error": "Unauthorized"}') == "Unauthorized"
-    assert read_error_message(b'{"error": {"message": 5}}') == ""
-
-
-def test_an_engines_words_are_short_and_printable() -> None:
-    told = read_error_message(b'{"error": "a\\r\\nb\\u001b[31m' + b"x" * 9000 + b'"}')
-    assert told.startswith("a  b [31mxxx")
-    assert len(told) == 500
-
-
-@pytest.mark.parametrize("usage", [-5, 10**12, 1.5, "7", None, True])
-def test_absurd_usage_counts_nothing(usage: Any) -> None:
-    told = json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": usage}}).encode()
-    counted = Usage(3, 1 if usage is True else 0)
-    assert read_chunk(told).usage == counted
-    assert read_answer(told) == WholeAnswer(counted)
-
-
-def test_what_would_take_an_event_long_to_build_is_not_built() -> None:
-    """5,000 choices are passed on; whether they are a completion, or an error, is known."""
-    many = b"[" + b"{}," * 5_001 + b"{}]"
-    chunk = read_chunk(b'{"choices": ' + many + b', "usage": {"prompt_tokens": 1, "completion_tokens": 1}}')
-    assert chunk == StreamChunk(is_chunk=True, has_output=True, is_uncountable=True)
-    assert not read_chunk(b'{"x": ' + many + b"}").is_chunk
-    assert not read_chunk(many).is_chunk
-    assert not read_chunk(many).is_error
-    assert read_chunk(b'{"error": ' + many + b"}").is_error
-    usage = b', "usage": {"prompt_tokens": 1, "completion_tokens": 1, "more": '
-    assert read_answer(b'{"choices": ' + many + usage + b"0}}") == WholeAnswer(Usage(1, 1))
-    assert read_answer(b'{"choices": []' + usage + many + b"}}") == WholeAnswer(None)
-
-
-def test_errors_have_openais_shape() -> None:
-    body = json.loads(error_body(Unavailable("later", code="no_engine")))
-    assert body == {
-        "error": {"message": "later", "type": "service_unavailable", "param": None, "code": "no_engine"}
-    }
-
-
-def test_tells_what_the_engine_broke_off() -> None:
-    aborted = b'{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"abort"}]}'
-    quoting = json.dumps({"choices": [{"message": {"content": aborted.decode()}, "finish_reason": "stop"}]})
-    answers = [read_answer(aborted), read_answer(quoting.encode())]
-    assert [answer and answer.is_aborted for answer in answers] == [True, False]
-    assert read_chunk(aborted).is_aborted
-    assert not read_chunk(quoting.encode()).is_aborted
 
 
 @pytest.mark.parametrize(
@@ -650,6 +352,124 @@ def test_no_name_in_a_cache_is_no_matter() -> None:
     assert len(parse_request(body, chat=True, max_images=1).images) == 1
 
 
+def test_what_a_gateway_sends_may_name_its_images() -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": [{**IMAGE, "uuid": "1"}]}]}).encode()
+    assert len(parse_request(body, chat=True, max_images=1, from_gateway=True).images) == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def rewritten(request: CompletionRequest, **options: Any) -> bytes:
+    return b"".join(pieces(request, **options))
+
+
+def test_the_bytes_pass_unchanged_where_nothing_must_change() -> None:
+    body = (
+        b' {"messages" : [{"role":"user","content":"x"}],\n"stream":true,'
+        b' "stream_options":{"include_usage":true}} '
+    )
+    assert rewritten(parse(body)) == body
+
+
+def test_changes_are_spliced_and_every_other_member_keeps_its_bytes() -> None:
+    body = (
+        b'{"temperature": 1e0, "model":"m:table", "stream":true,'
+        b' "stream_options": {"continuous_usage_stats": true}, "top_p":0.10,'
+        b' "messages": [{"role":"user","content":[{"image_url":{"url":"OLD"}}, "\\u00e9 OLD"]}]}'
+    )
+    new = rewritten(parse(body), model="m", repaired={b'"OLD"': b'"NEW"'})
+    assert b'"temperature":1e0' in new
+    assert b'"top_p":0.10' in new
+    assert b"\\u00e9 OLD" in new
+    value = json.loads(new)
+    assert value["model"] == "m"
+    assert value["stream_options"] == {"continuous_usage_stats": True, "include_usage": True}
+    assert value["messages"][0]["content"][0] == {"image_url": {"url": "NEW"}}
+
+
+def test_a_stream_asks_for_usage_only_if_the_client_did_not() -> None:
+    for options in ({}, {"stream_options": None}, {"stream_options": {"include_usage": False}}):
+        new = json.loads(rewritten(parse(chat(stream=True, **options))))
+        assert new["stream_options"]["include_usage"] is True
+    assert "stream_options" not in json.loads(rewritten(parse(chat()), model="m"))
+
+
+# None of them is a member that is read.
+NAMES = st.text().map("x{}".format)
+
+
+@given(st.dictionaries(NAMES, JSON, max_size=5))
+def test_splicing_changes_nothing_else(extra: dict[str, Any]) -> None:
+    body = {**extra, **chat(None, None, stream=True)}
+    assert json.loads(rewritten(parse(body), model="x")) == {
+        **body,
+        "model": "x",
+        "stream_options": {"include_usage": True},
+    }
+
+
+IMAGES = st.sampled_from(
+    ["data:image/png;base64,AAAA", "data:,\u00e9\n", "https://a.example/x.png?a=1&b=2", ""]
+)
+PARTS = st.one_of(
+    st.text(max_size=5),
+    st.fixed_dictionaries({}, optional={"type": st.just("text"), "text": st.none() | st.text(max_size=5)}),
+    st.builds(lambda url: {"type": "image_url", "image_url": {"url": url}}, IMAGES),
+    st.builds(lambda url, detail: {"image_url": url, "detail": detail}, IMAGES, JSON),
+)
+REQUESTS = st.fixed_dictionaries(
+    {
+        "messages": st.lists(
+            st.fixed_dictionaries(
+                {"role": st.sampled_from(["user", "system", "developer", "assistant"])},
+                optional={
+                    "content": st.none() | st.text(max_size=5) | st.lists(PARTS, max_size=4),
+                    "image_url": JSON,
+                },
+            ),
+            min_size=1,
+            max_size=3,
+        )
+    },
+    optional={
+        "model": st.none() | st.text(max_size=5),
+        "stream": st.none() | st.booleans(),
+        "stream_options": st.none()
+        | st.fixed_dictionaries({}, optional={"include_usage": st.none() | st.booleans(), "other": JSON}),
+        "stream_interval": JSON,
+        "metadata": JSON,
+        "n": JSON,
+    },
+)
+
+
+@given(REQUESTS, st.sampled_from([None, "m", '\u00e9"']), st.booleans(), st.booleans())
+def test_what_an_engine_gets_is_the_same_request(
+    value: dict[str, Any], model: str | None, mends: bool, ascii_only: bool
+) -> None:
+    try:
+        request = parse(json.dumps(value, ensure_ascii=ascii_only).encode())
+    except BadRequest:
+        return
+    new = b'"data:image/png;base64,BBBB"'
+    body = rewritten(request, model=model, repaired={part.raw: new for part in request.images if mends})
+    again = parse(body)
+    assert again.facts == request.facts
+    assert again.model == (request.model if model is None else model)
+    assert (again.stream, again.merged) == (request.stream, request.merged)
+    assert again.include_usage or not request.stream
+    assert [part.raw for part in again.images] == [new if mends else part.raw for part in request.images]
+    changed = {"model", "stream_options", "messages"}
+    untouched = {name: item for name, item in value.items() if name not in changed}
+    assert {name: item for name, item in json.loads(body).items() if name not in changed} == untouched
+    assert rewritten(again) == body
+
+
 def test_a_url_is_replaced_where_an_image_stands_and_nowhere_else() -> None:
     url = "https://images.example/a.png"
     content = [
@@ -671,8 +491,3 @@ def test_a_url_is_replaced_where_an_image_stands_and_nowhere_else() -> None:
     content[2] = {"type": "image_url", "image_url": {"url": "data:new", "detail": url}, "note": url}
     content[3] = {"image_url": "data:new"}
     assert got == {"messages": messages, "user": url}
-
-
-def test_what_a_gateway_sends_may_name_its_images() -> None:
-    body = json.dumps({"messages": [{"role": "user", "content": [{**IMAGE, "uuid": "1"}]}]}).encode()
-    assert len(parse_request(body, chat=True, max_images=1, from_gateway=True).images) == 1

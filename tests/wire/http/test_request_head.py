@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import BadRequest
-from gateway.wire.http.head import check, without_upgrade
+from gateway.wire.http.request_head import check, without_upgrade
 
 HOST = (b"host", b"x")
 

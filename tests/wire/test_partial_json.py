@@ -1,19 +1,33 @@
-"""What is cut out of a body, and that nothing of what is said of it changes by that."""
-
 from __future__ import annotations
 
 import base64
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import BadRequest
-from gateway.wire import lift as lifting
 from gateway.wire import openai
-from gateway.wire.lift import KEPT_BYTES, Lifted, lift
+from gateway.wire import partial_json as lifting
+from gateway.wire.openai import request_body
+from gateway.wire.partial_json import (
+    ANY,
+    KEPT_BYTES,
+    MAX_ELEMENTS,
+    NULL,
+    STRING,
+    Lifted,
+    built,
+    decode,
+    decode_body,
+    lift,
+    member_of,
+    object_of,
+    sent,
+)
 from tests.support import chat
 
 HEAD = b'{"a":"data:image/png;base64,'
@@ -98,7 +112,7 @@ class Unlifted:
 
     def __enter__(self) -> None:
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(openai, "lift", lambda *_: None)
+        self._patch.setattr(request_body, "lift", lambda *_: None)
 
     def __exit__(self, *_: object) -> None:
         self._patch.undo()
@@ -236,3 +250,36 @@ def test_an_image_in_a_text_is_read_with_the_text() -> None:
     request = openai.parse_request(json.dumps(chat(text, DATA)).encode(), chat=True, max_images=2)
     assert request.facts.prompt == text
     assert request.lifted.texts == {}
+
+
+def test_only_small_members_are_built() -> None:
+    assert member_of(msgspec.Raw(b'{"a": 1}')) == {"a": 1}
+    assert member_of(NULL) is None
+    assert member_of(b'"' + b"x" * 2**20 + b'"') is None
+    assert built(b'"' + b"x" * 2**20 + b'"') == "x" * 2**20
+
+
+@pytest.mark.parametrize("text", [b"[1]", b"{", b"\xff", b"[" * 100_000, b"1e999999"])
+def test_what_is_no_object_is_an_empty_one(text: bytes) -> None:
+    assert object_of(text) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(b'"\xff"', "not valid JSON"), (b"5", "the body: Expected `str`"), (b"", "not valid JSON")],
+)
+def test_what_cannot_be_read_of_a_request_is_named(text: bytes, message: str) -> None:
+    with pytest.raises(BadRequest, match=message):
+        decode(STRING, text)
+
+
+def test_a_body_of_very_many_elements_is_not_read() -> None:
+    assert decode_body(ANY, b"[" + b"0," * (MAX_ELEMENTS - 1) + b"0]")
+    with pytest.raises(BadRequest, match="more than 50,000 elements"):
+        decode_body(ANY, b"[" + b"0," * MAX_ELEMENTS + b"0]")
+
+
+@pytest.mark.parametrize("text", [b"{", b'"\xff"', b"5", b"[" * 100_000])
+def test_what_an_engine_sent_is_read_or_is_none(text: bytes) -> None:
+    assert sent(STRING, text) is None
+    assert sent(STRING, b'"\xc3\xa9"') == "\u00e9"
