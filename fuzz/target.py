@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gateway.config import parse as parse_config
 from gateway.config.api_keys import MIN_KEY_LENGTH, parse_keys
 from gateway.errors import BadImage, BadRequest, ConfigError, EngineFailed
+from gateway.model import Speculation
 from gateway.wire import openai, responses, sse
 from gateway.wire.http import request_head, trace_context
 from gateway.wire.image import headers, pixels, remote_url, structure
@@ -134,7 +135,10 @@ def _metrics(data: bytes) -> None:
 
 def _speculation(data: bytes) -> None:
     found = engine.read_speculation(data)
-    _check(found is None or (found.adds_up and (found.length or 1) >= 1), "speculation figures add up")
+    _check(
+        not isinstance(found, Speculation) or (found.adds_up and (found.length or 1) >= 1),
+        "speculation figures add up",
+    )
     with contextlib.suppress(ValueError):
         engine.read_version(data)
 

@@ -1,8 +1,8 @@
 """HTTP/1.1 to engines: connections that carry one request and response at a time, and a pool that keeps them.
 
-It is our own for its price (bench/results/costs.md): aiohttp took 270 us of CPU a request of 1 kB, 35 us an
-event of a stream, this takes 90 and 18, with the kernel's reads and writes. httptools parses, and refuses
-what is not well-formed.
+It is our own for its price (bench/results/costs.md): aiohttp took 270 us of CPU for a request of 1 kB and
+35 us for an event of a stream; this takes 90 and 18, with the kernel's reads and writes. httptools parses,
+and refuses what is not well-formed.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ SUFFIXES = {"markdown": ".md", "text": ".txt", "json": ".json"}
 
 
 @dataclass(slots=True)
-class Answer:
+class DocumentResult:
     """What came of a document.
 
     Attributes:

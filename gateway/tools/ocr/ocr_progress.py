@@ -7,13 +7,13 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.tools.output import printable
+from gateway.tools.output import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TextIO
 
-    from gateway.tools.ocr.document_result import Answer
+    from gateway.tools.ocr.document_result import DocumentResult
 
 _BAR = 24
 _REDRAWN_S = 0.1
@@ -21,7 +21,7 @@ _CLEAR = "\r\x1b[K"
 
 
 @dataclass(slots=True)
-class Tally:
+class DocumentTally:
     """What has become of the documents so far.
 
     Attributes:
@@ -42,7 +42,7 @@ class Tally:
     broken: list[str] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
     pages: int = 0
-    under_way: dict[str, Answer] = field(default_factory=dict)
+    under_way: dict[str, DocumentResult] = field(default_factory=dict)
 
     def skip(self, name: str) -> None:
         """Note that a result was there."""
@@ -54,7 +54,7 @@ class Tally:
         self.broken.append(name)
         self.failed.append(f"{name}: {reason}")
 
-    def finish(self, name: str, answer: Answer) -> None:
+    def finish(self, name: str, answer: DocumentResult) -> None:
         """Note what was read of a document."""
         self.under_way.pop(name, None)
         failures = answer.failures()
@@ -91,10 +91,10 @@ class Tally:
         yield from (f"cut short at the longest answer: {page}" for page in self.cut)
 
 
-class Show:
+class ProgressBar:
     """Tells of a tally on a stream; a context manager, after which the bar has gone."""
 
-    def __init__(self, stream: TextIO, tally: Tally, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: TextIO, tally: DocumentTally, clock: Callable[[], float]) -> None:
         """Draw a bar where the stream is a terminal that can.
 
         Args:
@@ -109,7 +109,7 @@ class Show:
         self._drawn_at = -1.0
         self._bar = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> ProgressBar:
         """Begin."""
         self.update()
         return self
@@ -152,8 +152,3 @@ class Show:
     def _print(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
-
-
-def counted(number: int, what: str) -> str:
-    """Return `1 page`, `2 pages`."""
-    return f"{number:,} {what}{'s' * (number != 1)}"

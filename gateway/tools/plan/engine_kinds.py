@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gateway.config import EMBEDDED, Pool, Profile
 from gateway.errors import ConfigError
-from gateway.policy.choose.composition import Kind
+from gateway.policy.choose.fleet_model import EngineKind
 from gateway.policy.choose.gain import Curve
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Measured:
     """
 
     routes: tuple[str, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[EngineKind, ...]
     configs: Mapping[str, Mapping[str, Any] | None]
     simulated: bool
     source: str
@@ -146,7 +146,7 @@ def _measured(profiles: list[Profile], notes: tuple[str, ...]) -> Measured:
     configs = {pool: next(iter(told.values()), None) for pool, told in _configs(profiles).items()}
     breaks = {pool: [first for first, _, _ in ranges(config)[1:]] for pool, config in configs.items()}
     kinds = tuple(
-        Kind(
+        EngineKind(
             pool,
             tuple(
                 Curve(profile.pools[pool], breaks[pool]) if pool in profile.pools else None

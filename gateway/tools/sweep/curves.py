@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gateway.tools.sweep.sweep_values import Point
+from gateway.tools.sweep.sweep_values import MeasuredPoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from gateway.tools.sweep.sweep_values import Pool, Window
+    from gateway.tools.sweep.sweep_values import SweptPool, Window
 
     Floats = NDArray[np.float64]
 
@@ -63,7 +63,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class CurveDraws:
     """A pool's curve at some loads: the logarithm of tokens per second.
 
     Attributes:
@@ -95,7 +95,7 @@ def noise_of(groups: Iterable[Sequence[Window]]) -> Noise:
     return Noise(math.sqrt(squares / freedom), freedom) if freedom else Noise(ASSUMED_NOISE, 0)
 
 
-def points_of(windows: Iterable[Window], route: str) -> dict[str, tuple[Point, ...]]:
+def points_of(windows: Iterable[Window], route: str) -> dict[str, tuple[MeasuredPoint, ...]]:
     """Return the raw points of a route's curves, by pool, loads ascending.
 
     A point's standard error is by the noise that repeats show over the whole route, or that a window tells of
@@ -104,11 +104,13 @@ def points_of(windows: Iterable[Window], route: str) -> dict[str, tuple[Point, .
     """
     groups = usable(windows, route)
     noise = noise_of(groups.values())
-    points: dict[str, list[Point]] = defaultdict(list)
+    points: dict[str, list[MeasuredPoint]] = defaultdict(list)
     for (pool, load), same in groups.items():
         rate = sum(window.rate for window in same) / len(same)
         variances = [_deviation(window, noise) ** 2 for window in same]
-        points[pool].append(Point(load, rate, rate * math.sqrt(sum(variances)) / len(same), len(same)))
+        points[pool].append(
+            MeasuredPoint(load, rate, rate * math.sqrt(sum(variances)) / len(same), len(same))
+        )
     return {pool: tuple(found) for pool, found in points.items()}
 
 
@@ -129,8 +131,8 @@ def scales(noise: Noise, draws: int, rng: np.random.Generator) -> Floats:
 
 
 def drawn(
-    points: Sequence[Point], pool: Pool, loads: Floats, scale: Floats, rng: np.random.Generator
-) -> Drawn:
+    points: Sequence[MeasuredPoint], pool: SweptPool, loads: Floats, scale: Floats, rng: np.random.Generator
+) -> CurveDraws:
     """Smooth a pool's points, and draw what else the curve may be.
 
     Args:
@@ -149,7 +151,7 @@ def drawn(
     measured = truths[:, at] + scale[:, None] * errors * rng.standard_normal((len(scale), len(points)))
     level = times.mean()
     mean = np.log(loads) - level - weights @ (times - level)
-    return Drawn(mean, mean + truths - measured @ weights.T)
+    return CurveDraws(mean, mean + truths - measured @ weights.T)
 
 
 @lru_cache(maxsize=64)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gateway.policy.account.acceptance import added
-from gateway.tools.sweep.crossover import ENDS, contest, decide
+from gateway.tools.sweep.crossover import ENDS, compare, decide
 from gateway.tools.sweep.curves import ASSUMED_NOISE, noise_of, points_of, usable
-from gateway.tools.sweep.sweep_values import Deeper, Findings, RouteFindings
+from gateway.tools.sweep.sweep_values import DeeperDraft, Findings, RouteFindings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gateway.tools.sweep.crossover import Contest, Outcome
-    from gateway.tools.sweep.sweep_values import Range, Results, Setting, Window
+    from gateway.tools.sweep.crossover import Comparison, DepthSchedule
+    from gateway.tools.sweep.sweep_values import DepthRange, Results, Setting, Window
 
     Schedule = tuple[tuple[int, int, int], ...]
 
@@ -35,7 +35,7 @@ def findings(results: Results, seed: int = 0) -> Findings:
     setting, windows = results.setting, results.windows
     routes = [route for route in setting.routes if usable(windows, route)]
     found = {route: _route(results, route, seed) for route in routes}
-    together = contest(setting.pools, windows, routes, seed=seed)
+    together = compare(setting.pools, windows, routes, seed=seed)
     own = _own_schedule(decide(together)) if together else ()
     return Findings(routes=found, own_schedule=own, words=tuple(_words(results, own)))
 
@@ -43,7 +43,7 @@ def findings(results: Results, seed: int = 0) -> Findings:
 def _route(results: Results, route: str, seed: int) -> RouteFindings:
     setting, windows = results.setting, results.windows
     points = points_of(windows, route)
-    compared = contest(setting.pools, windows, [route], seed=seed)
+    compared = compare(setting.pools, windows, [route], seed=seed)
     outcome = decide(compared) if compared else None
     deeper = tuple(_deeper(setting, windows, route))
     return RouteFindings(
@@ -57,12 +57,12 @@ def _route(results: Results, route: str, seed: int) -> RouteFindings:
     )
 
 
-def _own_schedule(outcome: Outcome) -> Schedule:
+def _own_schedule(outcome: DepthSchedule) -> Schedule:
     """The ranges as vLLM takes them: from 1 on, ascending, without gaps."""
     return tuple((entry.first, entry.last, entry.depth) for entry in outcome.ranges)
 
 
-def _deeper(setting: Setting, windows: Sequence[Window], route: str) -> list[Deeper]:
+def _deeper(setting: Setting, windows: Sequence[Window], route: str) -> list[DeeperDraft]:
     """Compare each pool with the next deeper one, at each load where both were measured."""
     groups = usable(windows, route)
     by_load: dict[int, dict[int, list[Window]]] = defaultdict(dict)
@@ -77,7 +77,7 @@ def _deeper(setting: Setting, windows: Sequence[Window], route: str) -> list[Dee
     return [pair for pair in pairs if pair]
 
 
-def _pair(load: int, shallow: int, deep: int, by_depth: Mapping[int, Sequence[Window]]) -> Deeper | None:
+def _pair(load: int, shallow: int, deep: int, by_depth: Mapping[int, Sequence[Window]]) -> DeeperDraft | None:
     """Compare two depths at one load; None where it is not known how many tokens a step delivers."""
     less, more = by_depth[shallow], by_depth[deep]
     written = _tokens(less, shallow), _tokens(more, deep)
@@ -90,7 +90,7 @@ def _pair(load: int, shallow: int, deep: int, by_depth: Mapping[int, Sequence[Wi
     drafts = sum(window.speculation.drafts for window in more if window.speculation)
     accepted = [window.speculation.accepted_per_position[shallow:] for window in more if window.speculation]
     shares = tuple(sum(position) / drafts for position in zip(*accepted, strict=False)) if drafts else ()
-    return Deeper(load, shallow, deep, tokens, slower, shares)
+    return DeeperDraft(load, shallow, deep, tokens, slower, shares)
 
 
 def _tokens(windows: Sequence[Window], depth: int) -> float | None:
@@ -154,7 +154,9 @@ class _Teller:
         self._route = route
         self._start = f"{route}{' (simulated)' if results.setting.simulated else ''}: "
 
-    def tell(self, compared: Contest | None, outcome: Outcome | None, deeper: Sequence[Deeper]) -> list[str]:
+    def tell(
+        self, compared: Comparison | None, outcome: DepthSchedule | None, deeper: Sequence[DeeperDraft]
+    ) -> list[str]:
         """Return the sentences."""
         if not compared or not outcome:
             return [f"{self._start}no load was measured on all pools.", *self._left_out()]
@@ -175,7 +177,7 @@ class _Teller:
         )
         return [*words, _noise(compared), *_pays(deeper), *self._left_out()]
 
-    def _recommendation(self, compared: Contest, outcome: Outcome, undecided: Sequence[int]) -> str:
+    def _recommendation(self, compared: Comparison, outcome: DepthSchedule, undecided: Sequence[int]) -> str:
         first = outcome.ranges[0]
         if outcome.changes:
             parts = [f"{_named(first.depth)} up to {outcome.changes[0].load - 1} requests per engine"]
@@ -200,7 +202,7 @@ class _Teller:
         against = f"against {self._called(first.runner_up)} {_listed(told)}"
         return f"{self._start}{none}: {_named(first.depth)} throughout, {against}."
 
-    def _inside_noise(self, compared: Contest, undecided: Sequence[int]) -> str:
+    def _inside_noise(self, compared: Comparison, undecided: Sequence[int]) -> str:
         """The loads away from crossovers at which noise hides the winner, and how wide it is at the worst."""
         places = np.searchsorted(compared.loads, undecided)
         order = np.argsort(-compared.mean[:, places], axis=0)
@@ -239,14 +241,14 @@ class _Teller:
         return [f"Left out as invalid: {'; '.join(told)}."]
 
 
-def _gain(compared: Contest, one: str, other: str, load: int) -> float:
+def _gain(compared: Comparison, one: str, other: str, load: int) -> float:
     """By how much one pool is faster than another at a load, by the smoothed curves; relative."""
     place = int(np.searchsorted(compared.loads, load))
     pair = [compared.pools.index(name) for name in (one, other)]
     return float(np.expm1(compared.mean[pair[0], place] - compared.mean[pair[1], place]))
 
 
-def _examples(compared: Contest, ranges: Sequence[Range]) -> str:
+def _examples(compared: Comparison, ranges: Sequence[DepthRange]) -> str:
     """How each range's pool does against its neighbour's, at a load in the middle of the range."""
     told = []
     for index, entry in enumerate(ranges):
@@ -259,7 +261,7 @@ def _examples(compared: Contest, ranges: Sequence[Range]) -> str:
     return _listed(told) or "the engine changes its depth by itself"
 
 
-def _noise(compared: Contest) -> str:
+def _noise(compared: Comparison) -> str:
     noise = compared.noise
     if noise.seen is None:
         return (
@@ -272,7 +274,7 @@ def _noise(compared: Contest) -> str:
     )
 
 
-def _pays(deeper: Sequence[Deeper]) -> list[str]:
+def _pays(deeper: Sequence[DeeperDraft]) -> list[str]:
     """At which loads each deeper step gains more than it costs."""
     words = []
     for shallow, deep in sorted({(one.shallow, one.deep) for one in deeper}):
@@ -298,7 +300,7 @@ def _faster(gain: float) -> str:
     return f"{gain:.0%} faster" if gain >= 0 else f"{-gain:.0%} slower"
 
 
-def _interval(entry: Range) -> str:
+def _interval(entry: DepthRange) -> str:
     return f"{entry.margin:+.0%} (95%: {entry.low:+.0%} to {entry.high:+.0%})"
 
 

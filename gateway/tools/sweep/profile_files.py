@@ -12,7 +12,7 @@ from gateway.tools.sweep.curves import noise_of, points_of, usable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.tools.sweep.sweep_values import Pool, Results, Window
+    from gateway.tools.sweep.sweep_values import Results, SweptPool, Window
 
 
 def profiles(results: Results) -> dict[str, bytes]:
@@ -73,7 +73,7 @@ def _window(window: Window) -> dict[str, Any]:
     return {key: value for key, value in told.items() if value != ""}
 
 
-def _version(pools: dict[str, Pool]) -> str:
+def _version(pools: dict[str, SweptPool]) -> str:
     """What the gateway compares engines with; where the pools' versions differ, none of them is it."""
     versions: dict[str, list[str]] = {}
     for name, pool in pools.items():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from gateway.tools.ocr.document_result import Answer
+    from gateway.tools.ocr.document_result import DocumentResult
 
 
 class Sleep:
@@ -48,7 +48,7 @@ async def read(
     *,
     key: str = "",
     sleep: Sleep | None = None,
-) -> tuple[Answer, list[tuple[int, int]]]:
+) -> tuple[DocumentResult, list[tuple[int, int]]]:
     """The answer, and how many pages were expected and there whenever something came."""
     told: list[tuple[int, int]] = []
     wanted = request or DocumentRequest()

@@ -10,7 +10,7 @@ from gateway.config import parse
 from gateway.model import Engine
 from gateway.state.fleet import Fleet
 from gateway.tools.sweep.profile_files import profiles
-from gateway.tools.sweep.sweep_values import Cell, Results
+from gateway.tools.sweep.sweep_values import Results, SweepCell
 from gateway.upstream.poller import mismatch
 from gateway.wire.vllm.engine import EngineReading
 from tests.tools.sweep.synthetic import sweep
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.config import Config
-    from gateway.tools.sweep.sweep_values import Pool
+    from gateway.tools.sweep.sweep_values import SweptPool
 
 CONFIG = """
 model: glm-ocr
@@ -46,7 +46,7 @@ def config(folder: Path, found: Results, text: str = CONFIG) -> Config:
     return parse(text, "routes.yaml", folder, {})
 
 
-def with_pools(found: Results, pools: Mapping[str, Pool]) -> Results:
+def with_pools(found: Results, pools: Mapping[str, SweptPool]) -> Results:
     return replace(found, setting=replace(found.setting, pools=dict(pools)))
 
 
@@ -62,7 +62,7 @@ def test_points_are_the_means_of_valid_closed_loop_windows() -> None:
         window for window in found.windows if window.cell.pool == "plain" and window.cell.load == 32
     )
     spoilt = replace(third, rate=1.0, invalid=("1 request failed",))
-    open_loop = replace(first, rate=1.0, cell=Cell("table", "plain", 32, per_s=5.0))
+    open_loop = replace(first, rate=1.0, cell=SweepCell("table", "plain", 32, per_s=5.0))
     windows = tuple(spoilt if window is third else window for window in found.windows)
     points = profile(Results(found.setting, (*windows, open_loop)))["pools"]["plain"]
     assert [load for load, _, _ in points] == [1, 32, 256]

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.tools.sweep.store import NAME, Store, read
-from gateway.tools.sweep.sweep_values import Cell, Pool, Results, Setting, Shape, Window
+from gateway.tools.sweep.sweep_file import NAME, SweepFile, read
+from gateway.tools.sweep.sweep_values import RequestShape, Results, Setting, SweepCell, SweptPool, Window
 
 SETTING = Setting(
     model="glm-ocr",
-    pools={"plain": Pool(0), "mtp3": Pool(3, {"method": "mtp", "num_speculative_tokens": 3})},
-    routes={"text": Shape("Text Recognition:", 3, True, 4096)},
+    pools={"plain": SweptPool(0), "mtp3": SweptPool(3, {"method": "mtp", "num_speculative_tokens": 3})},
+    routes={"text": RequestShape("Text Recognition:", 3, True, 4096)},
     loads=(1, 10),
     window_s=120,
     started="2026-01-02T03:04:05Z",
@@ -21,7 +21,9 @@ SETTING = Setting(
 
 
 def window(load: int = 1, pool: str = "plain") -> Window:
-    return Window(cell=Cell("text", pool, load), engine="e:1", started="2026-01-02T03:05:05Z", seconds=120)
+    return Window(
+        cell=SweepCell("text", pool, load), engine="e:1", started="2026-01-02T03:05:05Z", seconds=120
+    )
 
 
 def changed(**values: object) -> Setting:
@@ -29,13 +31,13 @@ def changed(**values: object) -> Setting:
 
 
 def test_what_was_measured_is_there_when_the_sweep_goes_on(tmp_path: Path) -> None:
-    with Store(tmp_path / "new") as store:
+    with SweepFile(tmp_path / "new") as store:
         assert store.open(SETTING).windows == ()
         store.add(window(1))
         store.add(window(10))
         assert read(tmp_path / "new").windows == (window(1), window(10))
 
-    with Store(tmp_path / "new") as store:
+    with SweepFile(tmp_path / "new") as store:
         results = store.open(changed(started="2026-02-02T00:00:00Z"))
         store.add(window(1, "mtp3"))
 
@@ -47,7 +49,7 @@ def test_what_was_measured_is_there_when_the_sweep_goes_on(tmp_path: Path) -> No
 def test_wherever_a_kill_cut_the_file_off_the_sweep_goes_on_from_its_last_whole_window(
     tmp_path: Path,
 ) -> None:
-    with Store(tmp_path) as store:
+    with SweepFile(tmp_path) as store:
         store.open(SETTING)
         store.add(window(1))
     whole = (tmp_path / NAME).read_bytes()
@@ -55,7 +57,7 @@ def test_wherever_a_kill_cut_the_file_off_the_sweep_goes_on_from_its_last_whole_
     for length in {*range(0, len(whole), 9), len(whole) - 1, len(whole)}:
         (tmp_path / NAME).write_bytes(whole[:length])
         left = (window(1),) if length == len(whole) else ()
-        with Store(tmp_path) as store:
+        with SweepFile(tmp_path) as store:
             assert store.open(SETTING) == Results(SETTING, left)
             store.add(window(10))
 
@@ -68,7 +70,7 @@ def test_a_full_disk_is_an_answer_and_costs_no_window_before(
     def full(number: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with Store(tmp_path) as store:
+    with SweepFile(tmp_path) as store:
         store.open(SETTING)
         store.add(window(1))
         monkeypatch.setattr(os, "fsync", full)
@@ -80,16 +82,19 @@ def test_a_full_disk_is_an_answer_and_costs_no_window_before(
 
 def test_pools_routes_and_loads_may_come(tmp_path: Path) -> None:
     """One GPU is enough: its engine is started at another depth, and the same sweep goes on."""
-    with Store(tmp_path) as store:
+    with SweepFile(tmp_path) as store:
         store.open(SETTING)
         store.add(window())
     later = changed(
-        pools={"plain": Pool(0, engines=2), "mtp1": Pool(1, {"method": "mtp", "num_speculative_tokens": 1})},
-        routes={"table": Shape("Table Recognition:", 3, True, 4096)},
+        pools={
+            "plain": SweptPool(0, engines=2),
+            "mtp1": SweptPool(1, {"method": "mtp", "num_speculative_tokens": 1}),
+        },
+        routes={"table": RequestShape("Table Recognition:", 3, True, 4096)},
         loads=(1, 32),
     )
 
-    with Store(tmp_path) as store:
+    with SweepFile(tmp_path) as store:
         setting = store.open(later).setting
 
     assert list(setting.pools) == ["plain", "mtp3", "mtp1"]
@@ -100,12 +105,12 @@ def test_pools_routes_and_loads_may_come(tmp_path: Path) -> None:
 
 
 def test_the_gpu_need_be_named_once(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with SweepFile(tmp_path) as store:
         store.open(SETTING)
         assert store.preview(changed(gpu="1x H100")).setting.gpu == "1x H100"
-    with Store(tmp_path) as store:
+    with SweepFile(tmp_path) as store:
         store.open(changed(gpu="1x H100"))
-    with Store(tmp_path) as store:
+    with SweepFile(tmp_path) as store:
         assert store.open(SETTING).setting.gpu == "1x H100"
         with pytest.raises(ConfigError, match="measured with gpu '1x H100', now it is '1x L40S'"):
             store.preview(changed(gpu="1x L40S"))
@@ -117,24 +122,27 @@ def test_the_gpu_need_be_named_once(tmp_path: Path) -> None:
         (changed(model="dots-ocr"), "measured with model 'glm-ocr', now it is 'dots-ocr'"),
         (changed(window_s=60), "window_s 120.0, now it is 60"),
         (changed(simulated="h100-9b"), "simulated '', now it is 'h100-9b'"),
-        (changed(pools={"plain": Pool(1)}), "depth of pool plain 0, now it is 1"),
-        (changed(routes={"text": Shape("OCR:", 3, True, 4096)}), "prompt of route text 'Text Recognition:'"),
+        (changed(pools={"plain": SweptPool(1)}), "depth of pool plain 0, now it is 1"),
         (
-            changed(routes={"text": Shape("Text Recognition:", 3, True, 4096, False)}),
+            changed(routes={"text": RequestShape("OCR:", 3, True, 4096)}),
+            "prompt of route text 'Text Recognition:'",
+        ),
+        (
+            changed(routes={"text": RequestShape("Text Recognition:", 3, True, 4096, False)}),
             "streamed of route text",
         ),
         (
-            changed(routes={"text": Shape("Text Recognition:", 3, True, 4096, images_digest="other")}),
+            changed(routes={"text": RequestShape("Text Recognition:", 3, True, 4096, images_digest="other")}),
             "images_digest of route text '', now it is 'other'",
         ),
     ],
 )
 def test_what_cannot_stand_side_by_side_is_refused(tmp_path: Path, now: Setting, said: str) -> None:
-    with Store(tmp_path) as store:
+    with SweepFile(tmp_path) as store:
         store.open(SETTING)
     before = (tmp_path / NAME).read_bytes()
 
-    with Store(tmp_path) as store, pytest.raises(ConfigError) as refused:
+    with SweepFile(tmp_path) as store, pytest.raises(ConfigError) as refused:
         store.open(now)
 
     assert said in refused.value.problems[0]
@@ -143,7 +151,7 @@ def test_what_cannot_stand_side_by_side_is_refused(tmp_path: Path, now: Setting,
 
 
 def test_two_sweeps_do_not_write_to_one_file(tmp_path: Path) -> None:
-    with Store(tmp_path) as first, Store(tmp_path) as second:
+    with SweepFile(tmp_path) as first, SweepFile(tmp_path) as second:
         first.open(SETTING)
         with pytest.raises(ConfigError, match="another sweep"):
             second.open(SETTING)
@@ -169,6 +177,6 @@ def test_what_is_no_sweep_is_said_to_be_none(tmp_path: Path, content: bytes | No
 
     assert said in refused.value.problems[0]
     if content:
-        with Store(tmp_path) as store, pytest.raises(ConfigError):
+        with SweepFile(tmp_path) as store, pytest.raises(ConfigError):
             store.open(SETTING)
         assert (tmp_path / NAME).read_bytes() == content

@@ -30,7 +30,7 @@ class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 _LINE = msgspec.json.Decoder(_Line)
 
 
-class Store:
+class SweepFile:
     """The file in a folder, held by one sweep at a time; a context manager."""
 
     def __init__(self, folder: Path) -> None:

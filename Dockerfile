@@ -1,6 +1,6 @@
 # Two images of one file:
-#   docker build -f deploy/image/Dockerfile -t ocr-gateway:0.5.0 .                               the gateway alone
-#   docker build -f deploy/image/Dockerfile -t ocr-gateway:0.5.0-embedded --target embedded .    with the CPU engine, and what `sweep` needs
+#   docker build -t ocr-gateway:0.5.0 .                               the gateway alone
+#   docker build -t ocr-gateway:0.5.0-embedded --target embedded .    with the CPU engine, and what `sweep` needs
 # Where packages come from a mirror: --secret id=pip.conf,src=FILE, and --secret id=ca.crt,src=FILE for
 # `cert = /run/secrets/ca.crt` in it. Neither ends up in a layer.
 
