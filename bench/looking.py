@@ -27,8 +27,8 @@ import numpy as np
 import uvloop
 from PIL import Image, ImageDraw, ImageFont
 
-from gateway.images.inspector import LOOKERS, Vision
-from gateway.images.worker import layout_model, look
+from gateway.images.inspector import WORKERS, ImageInspector
+from gateway.images.worker import guess_layout, layout_model
 from gateway.wire.image.headers import parse_data_url
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ AT_ONCE = 8
 BEAT_S = 0.001
 WAYS = {
     "nothing": "no image: the machine's own part",
-    "threads": f"{LOOKERS} threads",
-    "threads-0.5ms": f"{LOOKERS} threads, which let go of the interpreter after 0.5 ms",
+    "threads": f"{WORKERS} threads",
+    "threads-0.5ms": f"{WORKERS} threads, which let go of the interpreter after 0.5 ms",
     "pool-1": "ProcessPoolExecutor of 1",
     "pool-2": "ProcessPoolExecutor of 2",
-    "gateway": f"the gateway's {LOOKERS} processes",
+    "gateway": f"the gateway's {WORKERS} processes",
 }
 Look = "Callable[[bytes], Awaitable[LayoutGuess | None]]"
 
@@ -81,22 +81,22 @@ def urls() -> list[bytes]:
 
 
 def _look(url: bytes) -> LayoutGuess:
-    return look(parse_data_url(url).data, _model)
+    return guess_layout(parse_data_url(url).data, _model)
 
 
 @asynccontextmanager
 async def looker(way: str) -> AsyncIterator[Callable[[bytes], Awaitable[LayoutGuess | None]]]:
     """Yield what looks at an image in one of WAYS."""
     if way == "gateway":
-        async with Vision(patience_s=600) as vision:
-            yield vision.guess
+        async with ImageInspector(patience_s=600) as inspector:
+            yield inspector.guess
         return
     kind, _, number = way.partition("-")
     workers: Executor
     if kind == "pool":
         workers = ProcessPoolExecutor(int(number), multiprocessing.get_context("spawn"))
     else:
-        workers = ThreadPoolExecutor(LOOKERS)
+        workers = ThreadPoolExecutor(WORKERS)
         if number:
             sys.setswitchinterval(0.0005)
     with workers:

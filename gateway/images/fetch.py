@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     Lookup = Callable[[str, int], Iterable[str]]
 
 log = logging.getLogger(__name__)
+# At DEBUG it logs headers, and so where a redirect leads, which may be a secret.
+logging.getLogger("httpcore").setLevel(logging.INFO)
 
 _MAX_REDIRECTS = 3
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))

@@ -347,9 +347,7 @@ async def test_a_name_server_that_hangs_is_waited_for_only_so_long(caplog: pytes
 
 
 @pytest.mark.parametrize("names", [Names(), Names(images=[[]])])
-async def test_a_name_without_an_address_is_a_failure(
-    names: Names, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_name_without_an_address_is_a_failure(names: Names, caplog: pytest.LogCaptureFixture) -> None:
     async with hosted() as host, fetching(settings_of(host), names) as fetcher:
         for _ in range(2):
             error = await failure(fetcher, url_of(host))
