@@ -176,6 +176,11 @@ class DepthSchedule:
     ranges: tuple[DepthRange, ...]
     changes: tuple[DepthChange, ...]
 
+    @property
+    def as_vllm(self) -> tuple[tuple[int, int, int], ...]:
+        """As `num_speculative_tokens_per_batch_size`: from 1 on, ascending, without gaps."""
+        return tuple((entry.first, entry.last, entry.depth) for entry in self.ranges)
+
     def near(self, load: int) -> bool:
         """Whether a crossover may lie at a load."""
         return any(change.low <= load <= change.high for change in self.changes)
