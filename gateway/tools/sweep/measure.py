@@ -33,7 +33,8 @@ _ATTEMPTS = 3
 # Requests under way when a window ends may go on for this share of its length, so that the engine's counters
 # can be compared with the answers exactly.
 _DRAIN = 0.25
-# Samples in a row that must find an idle engine; samples that a window has at least, for its standard error; samples over which the rate shown on the terminal is taken.
+# Samples in a row that must find an idle engine; samples that a window has at least, for its standard error;
+# samples over which the rate shown on the terminal is taken.
 _QUIET = 2
 _SAMPLES = 30
 _RECENT = 6
