@@ -135,6 +135,7 @@ def _engine(status: EngineStatus, fleet: Fleet) -> dict[str, Any]:
         "drifts": status.drifts,
         "acceptance_length": _rounded(status.recent.sums.length),
         "merges_chunks": status.merges_chunks,
+        "speculation_rejected": dict(status.rejected),
         "simulated": status.simulated,
         "mismatch": status.mismatch or None,
     }

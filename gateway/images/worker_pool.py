@@ -1,7 +1,7 @@
 """Processes that look at images: started when they are needed, and others in place of those that died.
 
 Not threads: whatever they do between two calls into an image library makes the event loop wait for the
-interpreter's lock (14 to 18 ms at the 99th percentile, 5 with processes: bench.looking), and a library that
+interpreter's lock (p99 14 to 18 ms, 5 with processes: bench/results/costs.md), and a library that
 crashes would take the gateway with it.
 """
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gateway.config import Timeouts
-    from gateway.model import Buffer, Speculation, Usage
+    from gateway.model import Buffer, ToldSpeculation, Usage
     from gateway.state.body_memory import MemoryClaim
     from gateway.state.lease import Lease
     from gateway.telemetry.tracing import Trace
@@ -123,7 +123,7 @@ class Outturn:
     failed: int = 0
     error: str = ""
     ended: bool = False
-    speculation: Speculation | None = None
+    speculation: ToldSpeculation = None
 
     def account(self, lease: Lease) -> None:
         """Tell the lease that the answer is complete, and what came of its speculation."""

@@ -12,8 +12,10 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from gateway.api.auth import Guard
-from gateway.api.endpoints import COMPLETIONS, Completions, Front, Headers, create_api
+from gateway.api.auth import ApiKeyCheck
+from gateway.api.endpoints import create_api
+from gateway.api.inference import COMPLETIONS, InferenceEndpoint
+from gateway.api.middleware import CommonHeaders, EndpointRouter
 from gateway.config import EMBEDDED
 from gateway.documents.endpoint import PATH as OCR
 from gateway.documents.endpoint import Documents
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from gateway.api.connection import Connections
+    from gateway.api.connection_registry import ConnectionRegistry
     from gateway.config import Config
     from gateway.engines.supervisor import Keeper
     from gateway.model import Engine
@@ -91,11 +93,14 @@ class Gateway:
         self._documents: Documents | None = None
         self._tracing = _tracing()
         self._supervising: asyncio.Task[None] | None = None
-        completions = {path: Completions(path, self.state, self._running_dispatcher) for path in COMPLETIONS}
-        completions[OCR] = Completions(OCR, self.state, self._running_documents)
-        self.api = create_api(self.state, self._metrics, completions, self._running, int(time.time()))
-        guard = Guard(Front(self.api, completions), self.state, self._metrics, self.api.routes)
-        self.application: ASGIApp = Headers(guard, self.state)
+        inference: dict[str, ASGIApp] = {
+            path: InferenceEndpoint(path, self.state, self._running_dispatcher) for path in COMPLETIONS
+        }
+        inference[OCR] = InferenceEndpoint(OCR, self.state, self._running_documents)
+        self.api = create_api(self.state, self._metrics, inference, self._running, int(time.time()))
+        routed = EndpointRouter(self.api, inference)
+        checked = ApiKeyCheck(routed, self.state, self._metrics, self.api.routes)
+        self.application: ASGIApp = CommonHeaders(checked, self.state)
         _tell(fleet)
 
     @property
@@ -127,7 +132,7 @@ class Gateway:
         if self._reloader:
             self._reloader.ask()
 
-    async def drain(self, connections: Connections, *, linger: bool) -> None:
+    async def drain(self, connections: ConnectionRegistry, *, linger: bool) -> None:
         """Return once work has ended: taken for `linger_s` more, then finished within `drain_s`."""
         server = self.state.fleet.config.server
         self.state.requests.announce_stop()

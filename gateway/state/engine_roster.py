@@ -39,7 +39,7 @@ class EngineRoster:
         split: PoolSplit,
         clock: Callable[[], float],
         rng: Random,
-        book: Callable[[str, str, Sample], None],
+        book: Callable[[str, str, Sample], bool],
     ) -> None:
         """Start without engines.
 
@@ -48,7 +48,7 @@ class EngineRoster:
             split: how routes are kept apart, if they are.
             clock: the state's, in seconds.
             rng: decides between equal engines.
-            book: called with route, pool and each figure of speculation that counts.
+            book: called with each figure of speculation; see EngineRecord.
         """
         self.in_flight: Counter[str] = Counter()
         self._fleet = fleet
@@ -78,7 +78,7 @@ class EngineRoster:
             if record is None or (record.engine.url, record.engine.pool) != (engine.url, engine.pool):
                 if record:
                     record.ledger.close()
-                record = self._records[name] = self._new_record(engine)
+                record = self._records[name] = EngineRecord(engine, self._book)
             if record.leaving:
                 record.back_since = self._clock()
             record.engine, record.leaving = engine, False
@@ -91,9 +91,6 @@ class EngineRoster:
         for record in self._records.values():
             record.view = self._view(record)
         self._line_up()
-
-    def _new_record(self, engine: Engine) -> EngineRecord:
-        return EngineRecord(engine, lambda route, sample: self._book(route, engine.pool, sample))
 
     def _line_up(self) -> None:
         """Set up the board, and which engines each route may use."""

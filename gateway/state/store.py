@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.policy.choose.balance import Choice, Fitness
@@ -313,7 +314,7 @@ class State:
         self.speculation.fold(now)
         return Snapshot(
             engines=tuple(EngineStatus.of(record, self.fleet, now) for record in self._roster.records()),
-            routes={route: self._route_status(route, now) for route in self.fleet.routes},
+            routes=MappingProxyType({route: self._route_status(route, now) for route in self.fleet.routes}),
             retry_budget=self.retries.remaining(),
             draining=self.requests.draining,
             split=self._split.plan,
@@ -330,5 +331,5 @@ class State:
             requests=history.requests,
             errors=history.errors,
             rate=history.pace.rate(now),
-            acceptance=self.speculation.recent(route, now),
+            acceptance=MappingProxyType(self.speculation.recent(route, now)),
         )

@@ -193,18 +193,26 @@ class _StateCollector(Collector):
         yield from (drafts, draft_tokens, accepted, per_position)
 
     def _of_counters(self, snapshot: Snapshot) -> Iterator[Metric]:
-        """What engines with a speculative config counted themselves, whoever's the requests were."""
+        """What engines with a speculative config counted themselves, and told without its adding up."""
         labels = ("pool", "engine")
         drafts = _counter("engine_spec_drafts", "Drafts, by the engine's own counter", *labels)
         tokens = _counter("engine_spec_draft_tokens", "Draft tokens, by its own counter", *labels)
         accepted = _counter("engine_spec_accepted_tokens", "Accepted tokens, by its own counter", *labels)
+        rejected = _counter(
+            "engine_speculation_rejected",
+            "Answers whose figures of speculation are not counted: they do not add up",
+            *labels,
+            "reason",
+        )
         for status in snapshot.engines:
+            names = [status.view.engine.pool, status.view.engine.name]
+            for fault, count in status.rejected.items():
+                rejected.add_metric([*names, fault], count)
             if sums := status.speculation:
-                names = [status.view.engine.pool, status.view.engine.name]
                 drafts.add_metric(names, sums.drafts)
                 tokens.add_metric(names, sums.draft_tokens or 0.0)
                 accepted.add_metric(names, sums.accepted)
-        yield from (drafts, tokens, accepted)
+        yield from (drafts, tokens, accepted, rejected)
 
 
 def _tasks() -> int:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.checks.objects import Rendering
-from deploy.checks.series import by_dashboards, check, dashboard, exported, filled, names
+from deploy.checks.series import check, dashboard, exported, filled, names, of_dashboards
 from gateway.config import parse
 from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
 from gateway.policy.account.acceptance import Sample, Source
@@ -236,5 +236,5 @@ def test_the_shipped_dashboards_queries_are_all_read() -> None:
         "metadata": {"name": "d", "labels": {"grafana_dashboard": "1"}},
         "data": {"d.json": text},
     }
-    found = [one.expr for one in by_dashboards(Rendering((config_map,)))]
+    found = [one.expr for one in of_dashboards(Rendering((config_map,)))]
     assert {one.expr for one in QUERIES} < set(found)

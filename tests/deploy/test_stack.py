@@ -333,7 +333,7 @@ class TestCompose:
             build = COMPOSE[name]["build"]
             folder = (ROOT / "deploy" / build["context"]).resolve()
             assert folder == ROOT, name
-            dockerfile = (folder / build["dockerfile"]).read_text()
+            dockerfile = (folder / build.get("dockerfile", "Dockerfile")).read_text()
             assert f" AS {build['target']}\n" in dockerfile, name
 
     def test_the_loads_module_lies_where_python_looks_for_it(self) -> None:

@@ -22,7 +22,7 @@ from gateway.state.store import State
 from gateway.upstream.client import EngineClient
 from gateway.upstream.poller import Poller, mismatch
 from gateway.wire.vllm.engine import read_metrics
-from tests.state.test_store import CURVES
+from tests.state.world import CURVES
 from tests.support import FakeEngine, served, until
 
 CONFIG = """

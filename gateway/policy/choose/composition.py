@@ -23,7 +23,7 @@ _EXHAUSTIVE = 200
 # Draws of the profiles' errors.
 _DRAWS = 100
 # A fleet is better where it is in so many of the draws, and by more than these figures are good for: what
-# fleets make of a day in the simulations of bench/plan.py is within 2% of them (standard deviation).
+# fleets make of a simulated day (bench/results/plan.json) is within 2% of them (standard deviation).
 _SURE, TIE = 0.8, 0.02
 # Waiting less than this is rounding.
 _A_REQUEST = 0.1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Fleets that are shown beside the recommended one.
 _SHOWN = 5
-# How much too high the estimate of engines with their own schedule was in bench/plan.py.
+# How much too high the estimate of engines with their own schedule was in bench/results/plan.json.
 _ESTIMATE = 0.05
 # Routes kept apart by more than this are worth telling.
 _APART = 0.02

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from gateway.errors import EngineFailed, GatewayError
-from gateway.model import Usage
+from gateway.model import Speculation, Usage
 from gateway.wire import openai, sse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from gateway.model import Engine, Speculation
+    from gateway.model import Engine, ToldSpeculation
     from gateway.tools.sweep.request_bodies import RequestBodies
     from gateway.upstream.client import EngineClient, EngineResponse
 
@@ -174,7 +174,7 @@ class LoadGenerator:
             answered.first,
             self._clock(),
             answered.usage.completion_tokens,
-            answered.speculation,
+            answered.speculation if isinstance(answered.speculation, Speculation) else None,
             error,
             answered.truncated,
         )
@@ -225,7 +225,7 @@ class _Answered:
 
     first: float = 0.0
     usage: Usage = _UNTOLD
-    speculation: Speculation | None = None
+    speculation: ToldSpeculation = None
     truncated: bool = False
     done: bool = False
 
