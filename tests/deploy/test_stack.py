@@ -27,7 +27,7 @@ from deploy.stack import load, services
 from gateway.cli import parser
 from gateway.config import load as load_config
 from gateway.engines.simulated.step_model import Fit, throughput
-from gateway.tools.demo.processes import PROMETHEUS, ServiceFailed
+from gateway.tools.demo.processes import GATEWAY, PROMETHEUS, ServiceFailed, simulated_engine
 from tests.deploy.panels import NAME, QUERIES, VARIABLES, Query, filled
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def test_without_prometheus_it_serves_says_what_is_missing_and_ends_at_ctrl_c() 
             lines.append(line)
             if "Ctrl-C" in line:
                 break
-        with urllib.request.urlopen(services.url(ports, services.GATEWAY) + "/ready", timeout=30) as page:
+        with urllib.request.urlopen(services.url(ports, GATEWAY) + "/ready", timeout=30) as page:
             assert json.load(page)["status"] == "ready"
         process.send_signal(signal.SIGINT)
         assert process.wait(LONG_S) == 0
@@ -298,10 +298,9 @@ class TestCompose:
         for name in services.ENGINES:
             service = COMPOSE[name.lower().replace("_", "-")]
             options = vars(parser().parse_args(service["command"]))
-            mine = vars(
-                parser().parse_args([*services.engine_arguments(name), "--host=0.0.0.0", "--port=8000"])
-            )
-            assert options == mine
+            mine = simulated_engine(name, 8000, **services.engine_options(name)).command
+            own = mine[mine.index("simulated-engine") :]
+            assert options == vars(parser().parse_args([*own, "--host=0.0.0.0"]))
         gateway = parser().parse_args(COMPOSE["gateway"]["command"])
         assert str(gateway.config) == "/etc/ocr-gateway/routes.yaml"
         loaded = load.parser().parse_args(COMPOSE["load"]["command"])
