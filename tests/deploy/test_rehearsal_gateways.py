@@ -79,7 +79,7 @@ async def rehearsed(**options: Any) -> tuple[GatewaysReport, list[str]]:
 
 @pytest.mark.timeout(900)
 async def test_an_update_of_gateways_and_of_their_configuration_loses_no_request() -> None:
-    report, faults = await rehearsed(clients=64)
+    report, faults = await rehearsed()
     assert faults == []
     assert len(report.ended) == report.reloads == 2
     assert all(ended.status == 0 and not ended.killed for _, ended in report.ended)
@@ -88,7 +88,7 @@ async def test_an_update_of_gateways_and_of_their_configuration_loses_no_request
 
 @pytest.mark.timeout(900)
 async def test_losses_are_found_where_gateways_end_without_warning() -> None:
-    report, faults = await rehearsed(clients=16, replicas=1, abrupt=True)
+    report, faults = await rehearsed(replicas=1, abrupt=True)
     assert report.tally.failures
     assert any("requests failed" in fault for fault in faults)
     assert any("was killed" in fault for fault in faults)
