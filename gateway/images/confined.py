@@ -64,7 +64,7 @@ async def start(module: str, room: int) -> ConfinedProcess:
 
 
 def outlive_signals() -> None:
-    """Ignore the signals that stop a service: its processes all get them, and the gateway ends this one itself."""
+    """Ignore the signals that stop a service: all its processes get them, but the gateway ends this one."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
 
