@@ -108,15 +108,24 @@ class State:
 
     # --- the fleet
 
-    def configure(self, fleet: Fleet, engines: Iterable[Engine], pending: Iterable[str] = ()) -> None:
+    def configure(
+        self,
+        fleet: Fleet,
+        engines: Iterable[Engine],
+        pending: Iterable[str] = (),
+        inflight_bytes: int | None = None,
+    ) -> None:
         """Take over a fleet: leases are kept, engines no longer listed get no more work and go when idle.
 
         Args:
             fleet: what is configured.
             engines: those known by now.
             pending: pools of which more may be known in a moment.
+            inflight_bytes: what requests may hold in memory where the configuration does not say; None for
+                as much as before.
         """
         self.fleet = fleet
+        self._inflight_bytes = inflight_bytes or self._inflight_bytes
         self._split.clear()
         self.retries.configure(fleet.config)
         self.memory.resize(fleet.config.limits.inflight_bytes or self._inflight_bytes)
