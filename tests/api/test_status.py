@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.api.status import report
 from gateway.config import parse
-from gateway.model import Decision, Engine, Reading, Speculation
+from gateway.model import Decision, Engine, Reading, Speculation, SpeculationFault
 from gateway.policy.choose.split import SplitPlan
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
@@ -61,6 +61,21 @@ def test_it_shows_what_the_next_request_is_chosen_by() -> None:
     apart = report(state.snapshot(), fleet)["kept_apart"]
     assert apart == {"deep": {"text": 9, "table": 0}, "plain": {"text": 0, "table": 9}}
     assert "hunter2" not in json.dumps(told)
+
+
+def test_figures_that_are_not_counted_are_shown_with_their_engine() -> None:
+    fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
+    state = State(fleet, [Engine("d:80", "http://d:80", "deep", 3)], lambda: 50.0, Random(0))
+    state.mark("d:80", up=True)
+    assert report(state.snapshot(), fleet)["engines"][0]["speculation_rejected"] == {}
+    for told in (SpeculationFault.FORMAT, SpeculationFault.FORMAT, Speculation(77, 77, 231, (77, 0, 0))):
+        lease = state.take("text")
+        assert isinstance(lease, Lease)
+        with lease:
+            lease.request_sent(AnswerKind.WHOLE)
+            lease.answer_complete(told, 76)
+    shown = json.loads(json.dumps(report(state.snapshot(), fleet)))
+    assert shown["engines"][0]["speculation_rejected"] == {"format": 2, "drafts_over_tokens": 1}
 
 
 def test_acceptance_is_shown_by_route_and_pool_exact_and_estimated() -> None:

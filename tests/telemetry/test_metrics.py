@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import gateway
 from gateway.config import parse
-from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
+from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, SpeculationFault, Usage
 from gateway.policy.account.acceptance import Sample, Source
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
@@ -216,6 +216,22 @@ async def test_a_state_tells_its_metrics_what_counts(state: State) -> None:
     assert (await series(metrics))[
         "ocr_gateway_spec_drafts_total", (("pool", "mtp3"), ("route", "table"), ("source", "request"))
     ] == 4
+
+
+async def test_figures_that_do_not_add_up_are_counted_by_engine_and_reason(state: State) -> None:
+    metrics = Metrics(state)
+    state.mark("e:1", up=True)
+    name = "ocr_gateway_engine_speculation_rejected_total"
+    assert not [found for found, _ in await series(metrics) if found == name]
+    for fault in (SpeculationFault.FORMAT, SpeculationFault.HISTOGRAM_SUMS, SpeculationFault.FORMAT):
+        lease = state.take("table")
+        assert isinstance(lease, Lease)
+        with lease:
+            lease.request_sent(AnswerKind.WHOLE)
+            lease.answer_complete(fault, 11)
+    found = {labels: value for (one, labels), value in (await series(metrics)).items() if one == name}
+    engine = (("engine", "e:1"), ("pool", "mtp3"))
+    assert found == {(*engine, ("reason", "format")): 2, (*engine, ("reason", "histogram_sums")): 1}
 
 
 async def test_what_happened_is_counted(state: State) -> None:
