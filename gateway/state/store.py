@@ -189,13 +189,13 @@ class State:
 
     def pump(self) -> None:
         """Give free places to waiting requests, route by route in turn."""
+        now = self._clock()  # not later: a rest may end between its engine's being passed over and the alarm
         while turn := self.queues.take_next(self._free_engine):
             waiter, engine = turn
             waiter.lease = self._lease(engine, waiter.route, waiter.client)
             waiter.wake()
         if self._alarm:
             if self.queues:
-                now = self._clock()
                 self._alarm.set(self._roster.available_at(now), now)
             else:
                 self._alarm.clear()
