@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from bench.stubs import engine_page
 from gateway.config import parse
-from gateway.model import Decision, Engine, Reading, Reason, SortDecision, Speculation, Usage
+from gateway.model import Engine, Reading, Reason, RequestRecord, SortDecision, Speculation, Usage
 from gateway.policy.fail.breaker import Outcome
 from gateway.state.fleet import Fleet
 from gateway.state.ledger import Kind
@@ -47,7 +47,21 @@ _STAGES: tuple[Literal["receive", "sort", "choose", "forward"], ...] = (
 )
 _TOLD = Speculation(100, 180, 300, (80, 60, 40))
 _USAGE = Usage(1200, 281)
-_ENDED = Decision(1e9, "8f14e45f", "text", "prompt", "mtp3", "e1:80", 3, 200, 1.2, 0.0, 2.7, 281, "schedule")
+_ENDED = RequestRecord(
+    at=1e9,
+    request_id="8f14e45f",
+    path="/v1/chat/completions",
+    code=200,
+    seconds=1.5,
+    reason="prompt",
+    pool="mtp3",
+    engine="e1:80",
+    depth=3,
+    first_token_s=0.3,
+    usage=_USAGE,
+    speculation=_TOLD,
+    why="schedule",
+)
 _FIELDS = {
     "request_id": "8f14e45f-ceea-467f-a8f2-1f2b3c4d5e6f",
     "path": "/v1/chat/completions",
@@ -134,17 +148,10 @@ class Books:
         metrics, decision = self.metrics, self._rng.choice(self._decisions)
         metrics.sorted(decision)
         for stage in _STAGES:
-            metrics.took(stage, 0.0002)
+            with metrics.timed(stage):
+                pass
         metrics.chosen(decision.route, 3)
-        metrics.finished(
-            route=decision.route,
-            pool="mtp3",
-            code=200,
-            seconds=1.5,
-            waited_s=0.0,
-            first_token_s=0.3,
-            usage=_USAGE,
-        )
+        metrics.finished(_ENDED._replace(route=decision.route))
 
     async def page(self) -> tuple[float, float]:
         """Return milliseconds that the metrics page takes, and the longest of them without a break."""

@@ -20,8 +20,8 @@ from gateway.api import pages
 from gateway.api.auth import unknown_endpoint
 from gateway.api.connection import CYCLE, too_large
 from gateway.api.status import report
-from gateway.errors import ClientLeft, GatewayError
-from gateway.request.dispatch import Call
+from gateway.errors import ClientLeft, GatewayError, InternalError
+from gateway.request.progress import IncomingRequest, RequestProgress
 from gateway.wire import openai
 from gateway.wire.http import trace_context
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.api.connection import Cycle
-    from gateway.documents.endpoint import Documents
-    from gateway.request.attempt import Reply
+    from gateway.documents.endpoint import DocumentEndpoint
+    from gateway.request.attempt import GatewayResponse
     from gateway.request.dispatch import Dispatcher
     from gateway.state.body_memory import Held
     from gateway.state.store import State
@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 
 COMPLETIONS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 
-_INTERNAL = GatewayError("the gateway failed unexpectedly; its log says how", code="internal_error")
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 # FastAPI's own would trace each request again, and quote the errors of some.
@@ -193,7 +192,9 @@ class Front:
 class Completions:
     """A completion endpoint as plain ASGI, but for the body and the client's leaving: see protocol.Cycle."""
 
-    def __init__(self, path: str, state: State, dispatcher: Callable[[], Dispatcher | Documents]) -> None:
+    def __init__(
+        self, path: str, state: State, dispatcher: Callable[[], Dispatcher | DocumentEndpoint]
+    ) -> None:
         self._path = path
         self._state = state
         self._dispatcher = dispatcher
@@ -205,28 +206,31 @@ class Completions:
         exchange = _Exchange(cycle, headers.get(b"content-length", b"0"), self._state)
         key = scope["state"].get("key", "")
         route = headers.get(b"x-ocr-route")
-        call = Call(
+        incoming = IncomingRequest(
             path=self._path,
             request_id=scope["state"]["request_id"],
             read=exchange.read,
             route_header=None if route is None else route.decode("latin-1"),
             content_type=headers.get(b"content-type", b"").decode("latin-1"),
-            kept=scope["client"] in self._state.kept,
+            may_come_late=scope["client"] in self._state.kept,
             context=trace_context.read(scope["headers"]) if b"traceparent" in headers else {},
             key=key,
             client=key or (scope["client"][0] if scope["client"] else ""),
         )
         scope["headers"].clear()  # a request may last for minutes, and its headers be large
         del headers
+        progress = RequestProgress(incoming)
         try:
-            await self._dispatcher().dispatch(call, lambda reply: exchange.answer(reply, call.headers()))
+            await self._dispatcher().dispatch(
+                progress, lambda response: exchange.answer(response, progress.headers())
+            )
         except GatewayError as error:
-            await exchange.refuse(error, call.headers())
+            await exchange.refuse(error, progress.headers())
         except ClientLeft:
             pass
         except Exception:
             log.exception("a request failed unexpectedly")
-            await exchange.refuse(_INTERNAL, call.headers())
+            await exchange.refuse(InternalError(), progress.headers())
         except asyncio.CancelledError:
             if not exchange.client_left:
                 raise
@@ -269,24 +273,24 @@ class _Exchange:
         self._cycle.on_left = leave
         return body
 
-    async def answer(self, reply: Reply, headers: Mapping[str, str]) -> None:
-        """Send a reply as it comes.
+    async def answer(self, response: GatewayResponse, headers: Mapping[str, str]) -> None:
+        """Send a response as it comes.
 
         Raises:
             ClientLeft: the client stopped reading; it must not hold an engine's place for ever.
         """
-        headers = {"content-type": reply.content_type, **headers}
-        if reply.retry_after:
-            headers["retry-after"] = reply.retry_after
-        body = reply.body
+        headers = {"content-type": response.content_type, **headers}
+        if response.retry_after:
+            headers["retry-after"] = response.retry_after
+        body = response.body
         whole = body if isinstance(body, bytes) else None
         headers |= _STREAM_HEADERS if whole is None else {"content-length": str(len(whole))}
-        self._start(reply.status, headers)
+        self._start(response.status, headers)
         if whole is not None and len(whole) <= _BUFFERED_BYTES:
             await self._end(whole)
             return
         try:
-            async with asyncio.timeout_at(reply.deadline + 1):
+            async with asyncio.timeout_at(response.deadline + 1):
                 if isinstance(body, bytes):
                     await self._cycle.write(body)
                 else:
@@ -324,14 +328,14 @@ def _respond(error: GatewayError, headers: Mapping[str, str] | None = None) -> R
 async def _http_error(request: Request, error: Exception) -> Response:
     """A path or method that does not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    refusal = unknown_endpoint(request.scope)
-    refusal.status = status
-    return _respond(refusal, error.headers if isinstance(error, HTTPException) else None)
+    return _respond(
+        unknown_endpoint(request.scope, status), error.headers if isinstance(error, HTTPException) else None
+    )
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """A fault of the gateway's own; the log has its trace, the client does not."""
-    return _respond(_INTERNAL)
+    return _respond(InternalError())
 
 
 def _document() -> dict[str, Any]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from gateway.model import Decision, Engine, Reading, Speculation
+    from gateway.model import Engine, Reading, RequestRecord, Speculation
     from gateway.policy.account.acceptance import Recent, Sample
     from gateway.state.fleet import Fleet
     from gateway.state.ledger import Entry
@@ -123,7 +123,7 @@ class Snapshot:
     retry_budget: float
     draining: bool
     plan: Plan | None
-    recent: tuple[Decision, ...]
+    recent: tuple[RequestRecord, ...]
 
 
 class Lease:
@@ -347,7 +347,7 @@ class State:
         self._inflight_bytes = inflight_bytes
         self.tallies: dict[tuple[str, str, Source], Tally] = {}
         self._folded_at = -math.inf
-        self._recent: deque[Decision] = deque(maxlen=_RECENT)
+        self._recent: deque[RequestRecord] = deque(maxlen=_RECENT)
         self._done: dict[str, _Done] = {}
         self._budget = Budget(fleet.config.retry.budget)
         self._plan: Plan | None = None
@@ -542,12 +542,12 @@ class State:
         if done := self._done.get(route):
             done.pace = done.pace.after(tokens, self._clock())
 
-    def ended(self, decision: Decision) -> None:
+    def ended(self, record: RequestRecord) -> None:
         """Note what became of a request."""
-        self._recent.appendleft(decision)
-        if done := self._done.get(decision.route):
+        self._recent.appendleft(record)
+        if done := self._done.get(record.route):
             done.requests += 1
-            done.errors += decision.code >= 500
+            done.errors += record.code >= 500
 
     # --- what is learned of engines
 
