@@ -15,7 +15,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from gateway.documents import endpoint
+from gateway.documents import answer_document, endpoint, page_request, read_pages, receive_document
 from gateway.errors import RateLimited
 from gateway.model import LayoutGuess
 from gateway.state.quotas import Visit
@@ -196,7 +196,7 @@ async def test_the_tables_of_a_long_page_are_taken_out_beside_the_event_loop(
         threads.add(threading.current_thread())
         return lift(*args)
 
-    monkeypatch.setattr("gateway.wire.mistral.ocr.lift_tables", noted)
+    monkeypatch.setattr("gateway.wire.mistral.page_result.lift_tables", noted)
     reader = Reader(["<table><tr><td>a</td></tr></table>" + "b" * 10_000])
     reader.go_on.set()
     running.plain.behave = reader
@@ -208,7 +208,7 @@ async def test_the_tables_of_a_long_page_are_taken_out_beside_the_event_loop(
 async def test_a_large_body_is_read_beside_the_event_loop(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "_INLINE_BYTES", 10)
+    monkeypatch.setattr(receive_document, "_INLINE_BYTES", 10)
     assert len((await told(running.http, asked()))["pages"]) == 2
 
 
@@ -252,7 +252,7 @@ async def test_else_each_page_is_sorted_by_its_image_to_routes_with_a_prompt(
         return guess
 
     assert running.gateway._documents
-    monkeypatch.setattr(running.gateway._documents.vision, "guess", guessed)
+    monkeypatch.setattr(running.gateway._documents._vision, "guess", guessed)
     answer = await told(running.http, asked(pages=0))
     page = answer["pages"][0]["ocr"]
     assert (page["route"], page["reason"]) == (route, reason)
@@ -319,7 +319,7 @@ async def test_a_stream_tells_of_each_page_as_it_is_done(running: Running) -> No
 async def test_a_page_is_told_while_others_are_read(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "_SILENT_S", 0.01)
+    monkeypatch.setattr(answer_document, "_SILENT_S", 0.01)
     go_on = asyncio.Event()
 
     async def slowly(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> None:
@@ -345,14 +345,14 @@ async def test_a_client_that_reads_no_pages_has_no_more_of_them_read(
 ) -> None:
     told = []
 
-    class Full(endpoint._Feed):
+    class Full(answer_document.EventFeed):
         async def put(self, event: bytes | None) -> None:
             told.append(event)
             if len(told) > 1:
                 await asyncio.Event().wait()
             await super().put(event)
 
-    monkeypatch.setattr(endpoint, "_Feed", Full)
+    monkeypatch.setattr(answer_document, "EventFeed", Full)
     body = asked(pdf.document(["x"] * 12), stream=True)
     async with running.http.stream("POST", OCR, json=body):
         at_once = running.gateway.state.fleet.config.documents.concurrency
@@ -387,7 +387,7 @@ async def test_what_cannot_be_opened_is_refused_before_a_stream_begins(running: 
 async def test_a_fault_of_the_gateways_own_is_told_as_one(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
-    monkeypatch.setattr(endpoint.ocr, "page_object", lambda *_: 1 / 0)
+    monkeypatch.setattr("gateway.wire.mistral.page_object", lambda *_: 1 / 0)
     if stream:
         last = [event async for event in events(running.http, asked()) if event.name][-1]
         error = last.data["error"]
@@ -451,13 +451,13 @@ async def test_memory_that_is_full_refuses_a_document_and_comes_back() -> None:
 
 
 async def test_pages_wait_for_memory_that_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_LOOK_S", 0)
+    monkeypatch.setattr(read_pages, "_LOOK_S", 0)
     async with fleet(1, settings_of(limits={"inflight_bytes": 1_000_000})) as gateway:
         state = gateway.gateway.state
         held = state.memory.hold("another")
         held.add(490_000)
         looks = 0
-        original = endpoint._as_text
+        original = read_pages._sent_bytes
 
         def big(page: Any) -> int:
             nonlocal looks
@@ -466,15 +466,15 @@ async def test_pages_wait_for_memory_that_others_hold(monkeypatch: pytest.Monkey
                 held.close()
             return original(page) + 400_000
 
-        monkeypatch.setattr(endpoint, "_as_text", big)
+        monkeypatch.setattr(read_pages, "_sent_bytes", big)
         assert (await told(gateway.http, asked(pages=0)))["pages"][0]["markdown"] == "hello world"
         assert looks >= 5
         assert nothing_left(gateway.gateway)
 
 
 async def test_a_page_for_which_there_is_no_memory_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_ROOM_S", 0)
-    monkeypatch.setattr(endpoint, "_as_text", lambda _: 10**9)
+    monkeypatch.setattr(read_pages, "_ROOM_S", 0)
+    monkeypatch.setattr(read_pages, "_sent_bytes", lambda _: 10**9)
     async with fleet(1, settings_of(limits={"inflight_bytes": 1_000_000})) as gateway:
         assert (await refused(gateway.http, asked(), 503))["code"] == "memory_full"
 
@@ -545,7 +545,7 @@ async def test_it_is_given_up_after_three(monkeypatch: pytest.MonkeyPatch) -> No
     settings = settings_of(retry={"per_request": 0}, breaker={"failures": 1000})
     async with fleet(1, settings) as gateway:
         gateway.engines[0].behave = broken
-        monkeypatch.setattr(endpoint, "_pause", at_once)
+        monkeypatch.setattr(page_request, "_sleep", at_once)
         assert (await refused(gateway.http, asked(pages=0), 502))["code"] == "engine_error"
         assert gateway.took() == [3]
         assert waits == [1, 2]
@@ -592,13 +592,13 @@ async def test_a_document_has_its_time() -> None:
 async def test_so_many_pages_are_in_flight_and_one_more_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered: list[int] = []
 
-    class Renderer(endpoint.Renderer):
+    class Noted(endpoint.OpenDocument):
         async def page(self, index: int) -> Any:
             page = await super().page(index)
             rendered.append(index)
             return page
 
-    monkeypatch.setattr(endpoint, "Renderer", Renderer)
+    monkeypatch.setattr(endpoint, "OpenDocument", Noted)
     async with fleet(1, settings_of(documents={"concurrency": 3})) as gateway:
         reader = gateway.engines[0].behave = Reader()
         reading = asyncio.create_task(told(gateway.http, asked(pdf.document(["x"] * 12))))
@@ -639,7 +639,7 @@ async def test_a_page_over_a_keys_rate_waits_as_told(tmp_path: Path, monkeypatch
         enter(self)
 
     async with guarded(tmp_path, documents={"dpi": 36}) as gateway:
-        monkeypatch.setattr(endpoint, "_pause", at_once)
+        monkeypatch.setattr(page_request, "_sleep", at_once)
         monkeypatch.setattr(Visit, "enter", limited)
         reply = await gateway.http.post(OCR, json=asked(pages=0))
         assert reply.json()["pages"][0]["markdown"] == "hello world"
@@ -670,12 +670,12 @@ async def test_a_client_that_leaves_takes_everything_along(
     caplog.set_level(logging.INFO, "gateway.access")
     opened: list[Any] = []
 
-    class Renderer(endpoint.Renderer):
+    class Noted(endpoint.OpenDocument):
         async def page(self, index: int) -> Any:
             opened.append(self.pid)
             return await super().page(index)
 
-    monkeypatch.setattr(endpoint, "Renderer", Renderer)
+    monkeypatch.setattr(endpoint, "OpenDocument", Noted)
     async with fleet(1, settings_of()) as gateway:
         gateway.engines[0].behave = hang
         with contextlib.suppress(asyncio.CancelledError):
