@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.errors import BadRequest
+from gateway.model import LayoutGuess, Reason, SortFacts
+from gateway.policy.sort.evidence import SortRules
+from gateway.request.receive import CheckedImages, ReceivedRequest
+from gateway.request.sort import sort
+from gateway.wire import openai
 from tests.support import (
     chat,
     data_url,
@@ -53,3 +60,53 @@ async def test_only_the_image_decides_where_nothing_else_does(running: Running) 
     page = encoded(picture(lines, (620, 330)), "PNG")
     reply = await running.http.post(CHAT, json=chat("", data_url(page)))
     assert reply.headers["x-ocr-route-reason"] == "image"
+
+
+class Looker:
+    """Vision that has one answer, and counts how often it is asked."""
+
+    def __init__(self, guess: LayoutGuess | None) -> None:
+        self.asked: list[tuple[object, int, str]] = []
+        self._guess = guess
+
+    async def guess(self, url: object, *, weight: int, client: str) -> LayoutGuess | None:
+        self.asked.append((url, weight, client))
+        return self._guess
+
+
+RULES = SortRules(("text", "table"), "text", {})
+COMPLETION = openai.parse_request(json.dumps(chat(None, None)).encode(), chat=True, max_images=1)
+
+
+@pytest.mark.parametrize(
+    ("facts", "first", "guess", "route", "reason", "looked"),
+    [
+        (SortFacts(header="table", has_image=True), b"url", None, "table", Reason.HEADER, False),
+        (SortFacts(has_image=True), b"url", LayoutGuess("table", 0.99), "table", Reason.IMAGE, True),
+        (SortFacts(has_image=True), b"url", LayoutGuess("table", 0.01), "text", Reason.DEFAULT, True),
+        (SortFacts(has_image=True), b"url", None, "text", Reason.DEFAULT, True),
+        (SortFacts(has_image=True), None, LayoutGuess("table", 0.99), "text", Reason.DEFAULT, False),
+    ],
+)
+async def test_an_image_is_looked_at_only_where_nothing_cheaper_decides(
+    facts: SortFacts,
+    first: bytes | None,
+    guess: LayoutGuess | None,
+    route: str,
+    reason: Reason,
+    looked: bool,
+) -> None:
+    vision: Any = Looker(guess)
+    received = ReceivedRequest(COMPLETION, facts, CheckedImages(first, 5, 0, {}))
+    decision = await sort(received, RULES, vision, "client")
+    assert (decision.route, decision.reason) == (route, reason)
+    assert vision.asked == ([(b"url", 5, "client")] if looked else [])
+
+
+async def test_a_route_that_there_is_not_is_refused_before_anything_is_looked_at() -> None:
+    vision: Any = Looker(None)
+    received = ReceivedRequest(COMPLETION, SortFacts(header="tabel"), CheckedImages(b"url", 5, 0, {}))
+    with pytest.raises(BadRequest) as raised:
+        await sort(received, RULES, vision, "client")
+    assert raised.value.code == "unknown_route"
+    assert vision.asked == []
