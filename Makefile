@@ -5,26 +5,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 SBOM ?= sbom
 MINUTES ?= 30
-AROUND := tests/engines tests/tools tests/fuzz tests/server/test_workers.py tests/images/test_worker_pool.py
+WORKERS ?= 2
 UV := uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet
 
-.PHONY: run test test-gateway test-around test-browser test-clients test-vllm test-image test-faults fuzz soak rehearse check bench stack sbom lock clean
+.PHONY: run test ci-long test-browser test-clients test-vllm test-image test-faults fuzz soak rehearse check bench stack sbom lock clean
 
 run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU engine
 	$(BIN)/ocr-gateway serve --config routes.yaml
 
 test: check $(VENV)/dev.stamp  ## everything a reviewer would run, on two cores
-	$(MAKE) --jobs=2 test-gateway test-around
-	$(BIN)/coverage combine --quiet
+	$(BIN)/pytest --numprocesses=$(WORKERS) --cov --cov-report= --durations=25
 	$(BIN)/coverage report --fail-under=90
 	$(BIN)/coverage report --include='gateway/policy/*,gateway/wire/*' --fail-under=100
-
-test-gateway:
-	COVERAGE_FILE=.coverage.gateway $(BIN)/pytest --cov --cov-report= $(AROUND:%=--ignore=%) --ignore=tests/bench --ignore=tests/deploy
-
-test-around:
-	COVERAGE_FILE=.coverage.around $(BIN)/pytest --cov --cov-report= $(AROUND)
-	$(BIN)/pytest --no-cov tests/bench tests/deploy
 
 test-browser: $(VENV)/dev.stamp  ## the status page in Chromium, which must be installed
 	$(BIN)/pytest --no-cov -m browser tests/browser
@@ -54,6 +46,16 @@ soak: $(VENV)/dev.stamp  ## good, bad and faulty traffic for MINUTES; fails wher
 rehearse: $(VENV)/dev.stamp  ## rolling updates of gateways and engines under load, with a cluster's own times
 	$(BIN)/python -m deploy.rehearsal gateway
 	$(BIN)/python -m deploy.rehearsal engines
+
+ci-long:  ## the long forms of what `.ci/run` tests in short: an hour and a half
+	$(MAKE) test-image
+	$(MAKE) test-faults
+	$(MAKE) fuzz
+	$(MAKE) soak
+	$(MAKE) rehearse
+	$(MAKE) test-clients
+	$(MAKE) test-vllm
+	$(MAKE) bench
 
 check: $(VENV)/dev.stamp  ## format, lint, types, layers, a test file for each source file
 	$(BIN)/ruff format --check .

@@ -6,6 +6,8 @@ import copy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
     from typing import Self
 
 
@@ -138,6 +140,13 @@ class BodyTooLarge(GatewayError):
     kind = "invalid_request_error"
 
 
+class UnsupportedMediaType(GatewayError):
+    """A body in an encoding that is not read (415)."""
+
+    status = 415
+    kind = "invalid_request_error"
+
+
 class EngineFailed(GatewayError):
     """The engine broke off, answered nonsense or refused our key (502)."""
 
@@ -164,8 +173,14 @@ class ClientLeft(Exception):
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; `problems` holds one `file:line: key: ...` line each."""
+    """A configuration that cannot be used.
 
-    def __init__(self, problems: list[str]) -> None:
+    Attributes:
+        problems: one `file:line: key: ...` line each.
+        sources: the files that it was to be read from, as Config.sources.
+    """
+
+    def __init__(self, problems: list[str], sources: Mapping[Path, bytes] | None = None) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+        self.sources = sources or {}

@@ -114,6 +114,30 @@ class Speculation:
         return self.draft_tokens is None or self.accepted <= self.draft_tokens <= most
 
 
+class SpeculationFault(StrEnum):
+    """Why what an engine tells of one answer's speculation is no figure.
+
+    Attributes:
+        FORMAT: it is not the object that is known: other versions have other shapes.
+        HISTOGRAM_SUMS: its drafts or accepted tokens are not the sums of its histogram.
+        ACCEPTED_OVER_DRAFTED: more tokens were accepted than drafted.
+        DRAFTED_OVER_POSITIONS: more tokens were drafted than the drafts have positions for.
+        DRAFTS_OVER_TOKENS: there were more drafts than the answer has tokens.
+        POOL_DEPTH: it has more or fewer positions than its pool's depth.
+    """
+
+    FORMAT = "format"
+    HISTOGRAM_SUMS = "histogram_sums"
+    ACCEPTED_OVER_DRAFTED = "accepted_over_drafted"
+    DRAFTED_OVER_POSITIONS = "drafted_over_positions"
+    DRAFTS_OVER_TOKENS = "drafts_over_tokens"
+    POOL_DEPTH = "pool_depth"
+
+
+# What an answer tells of its speculation: figures, figures that are none, or nothing.
+ToldSpeculation = Speculation | SpeculationFault | None
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What an engine's metrics said.

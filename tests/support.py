@@ -16,7 +16,7 @@ import uvicorn
 import uvicorn.server
 from PIL import Image, ImageDraw, ImageFont
 
-from gateway.server.listen import Server
+from gateway.server.listen import GatewayServer
 
 # It looks ten times a second whether it is to stop, and then waits for as long: half a second of each test.
 uvicorn.server.asyncio = SimpleNamespace(  # type: ignore[attr-defined]
@@ -111,7 +111,7 @@ async def served(app: Any) -> AsyncIterator[str]:
 @contextlib.asynccontextmanager
 async def serving(gateway: Gateway) -> AsyncIterator[str]:
     """Serve a gateway with its own server on a free loopback port; yield its base URL."""
-    async with _started(Server(gateway)) as url:
+    async with _started(GatewayServer(gateway)) as url:
         yield url
 
 

@@ -14,6 +14,7 @@ STATUSES = {
     "UnknownEndpoint": 404,
     "RequestTimeout": 408,
     "BodyTooLarge": 413,
+    "UnsupportedMediaType": 415,
     "RateLimited": 429,
     "HeadersTooLarge": 431,
     "InternalError": 500,

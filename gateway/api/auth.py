@@ -26,7 +26,7 @@ OPEN = frozenset({"/", "/health", "/ready"})
 CLIENTS = "/v1/"
 
 
-class Guard:
+class ApiKeyCheck:
     """Middleware: refuses who has no key before anything of the body is read, and names who has one.
 
     What is not known to be for all needs a key, and what is not known to be for clients is for operators:
@@ -42,7 +42,7 @@ class Guard:
         self._admin_port = state.fleet.config.server.admin_port is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
+        """Serve one request."""
         if scope["type"] == "http":
             started = time.perf_counter()
             try:
@@ -107,7 +107,7 @@ class Guard:
             key=known.get("key", ""),
         )
         self._metrics.finished(record)
-        self._state.quotas.ended(record.key, code)
+        self._state.quotas.count_request(record.key, code)
         fields = {"request_id": record.request_id, "path": record.path, "code": code, "key": record.key}
         log.info("request", extra={"fields": fields})
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.model import RequestRecord, Speculation
     from gateway.policy.account.acceptance import Recent
     from gateway.state.fleet import Fleet
-    from gateway.state.store import EngineStatus, Snapshot
+    from gateway.state.snapshot import EngineStatus, Snapshot
 
 
 def report(snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def report(snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
         "notes": list(fleet.notes),
         "kept_apart": {
             pool: dict(zip(fleet.routes, map(round, part), strict=True))
-            for pool, part in (snapshot.plan.targets if snapshot.plan else {}).items()
+            for pool, part in (snapshot.split.targets if snapshot.split else {}).items()
         },
         "routes": {name: _route(name, snapshot, fleet) for name in fleet.routes},
         "pools": {
@@ -142,7 +142,8 @@ def _engine(status: EngineStatus, fleet: Fleet) -> dict[str, Any]:
         "profile_ratio": _rounded(status.ratio),
         "drifts": status.drifts,
         "acceptance_length": _rounded(status.recent.sums.length),
-        "merges_chunks": status.merges,
+        "merges_chunks": status.merges_chunks,
+        "speculation_rejected": dict(status.rejected),
         "simulated": status.simulated,
         "mismatch": status.mismatch or None,
     }

@@ -50,15 +50,20 @@ def load(
         workers: gateway processes of this host that serve it.
 
     Raises:
-        ConfigError: with every problem found, one `file:line: key: ...` line each.
+        ConfigError: with every problem found, one `file:line: key: ...` line each, and the files it names.
     """
+    own = {path: b""}
     try:
         content = read_file(path, or_pipe=not again)
+        own = {path: digest(content)}
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
-    config = parse(text, str(path), path.parent, environment, keys=keys, workers=workers)
-    config.sources[path] = digest(content)
+        raise ConfigError([f"{path}: cannot be read: {error}"], own) from error
+    try:
+        config = parse(text, str(path), path.parent, environment, keys=keys, workers=workers)
+    except ConfigError as error:
+        raise ConfigError(error.problems, {**own, **error.sources}) from None
+    config.sources.update(own)
     return config
 
 
@@ -77,6 +82,7 @@ def parse(
         ConfigError: with every problem found.
     """
     document = Document(file, environment)
+    sources: dict[Path, bytes] = {}
     values = document.read(text)
     if not document.problems:
         try:
@@ -85,11 +91,12 @@ def parse(
             document.report(_explain(error, Config))
         else:
             config.share(workers)
+            sources = config.sources
             document.report(_cross_check(config, folder))
             if keys:
                 _read_keys(config, folder, document)
     if document.problems:
-        raise ConfigError(document.problems)
+        raise ConfigError(document.problems, sources)
     default = config.sorting.default or next(iter(config.routes))
     return config.model_copy(update={"sorting": config.sorting.model_copy(update={"default": default})})
 
@@ -169,8 +176,10 @@ def _check_route(config: Config, name: str, route: Route, folder: Path) -> Itera
 
 def _check_profile(config: Config, name: str, path: Path) -> Iterator[tuple[Location, str]]:
     where: Location = ("routes", name, "profile")
+    config.sources[path] = b""
     try:
         content = read_file(path)
+        config.sources[path] = digest(content)
         profile = Profile.model_validate_json(content)
     except OSError as error:
         yield where, f"{path} cannot be read: {error.strerror}"
@@ -178,7 +187,6 @@ def _check_profile(config: Config, name: str, path: Path) -> Iterator[tuple[Loca
         for at, message in _explain(error, Profile):
             yield where, f"{path}: {'.'.join(map(str, at)) or 'file'}: {message}"
     else:
-        config.sources[path] = digest(content)
         config.profiles[name] = profile
         if profile.route != name:
             yield where, f"{path} was measured for route {profile.route!r}"
@@ -192,8 +200,10 @@ def _read_keys(config: Config, folder: Path, document: Document) -> None:
     auth = config.auth
     if auth.keys_file:
         path = folder / auth.keys_file
+        config.sources[path] = b""
         try:
             content = read_file(path)
+            config.sources[path] = digest(content)
             config.admit(parse_keys(content, str(path)))
         except OSError as error:
             document.report([(("auth", "keys_file"), f"{path} cannot be read: {error.strerror}")])
@@ -201,7 +211,6 @@ def _read_keys(config: Config, folder: Path, document: Document) -> None:
         except ConfigError as error:
             document.problems += error.problems
             return
-        config.sources[path] = digest(content)
     document.report(_check_names(auth, config.keys.names))
 
 

@@ -346,7 +346,7 @@ class Config(Section):
 
     @property
     def sources(self) -> dict[Path, bytes]:
-        """The files that all of this was read from, with the SHA-256 of what they held then."""
+        """The files that all of this was read from, with the SHA-256 of what they held; b"" if unreadable."""
         return self._sources
 
     def pools_of(self, route: str) -> tuple[str, ...]:

@@ -40,6 +40,14 @@ def read_file(path: Path, *, or_pipe: bool = False) -> bytes:
     return content
 
 
+def digest_of(path: Path) -> bytes:
+    """Return what tells one content of a file from another, b"" where it cannot be read."""
+    try:
+        return digest(read_file(path))
+    except OSError:
+        return b""
+
+
 def digest(content: bytes) -> bytes:
     """Return what tells one content from another."""
     return hashlib.sha256(content).digest()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gateway.documents.read_pages import PageReader
-    from gateway.state.body_memory import Held
+    from gateway.state.body_memory import MemoryClaim
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _SILENCE = b": wait\n\n"
 SENDING_S = 600.0
 
 
-async def whole(reader: PageReader, size: int, held: Held) -> bytes:
+async def whole(reader: PageReader, size: int, held: MemoryClaim) -> bytes:
     """Return all pages and what the client gets beside them.
 
     Args:
@@ -42,7 +42,7 @@ async def whole(reader: PageReader, size: int, held: Held) -> bytes:
     pages: dict[int, bytes] = {}
 
     async def keep(index: int, page: bytes) -> None:
-        held.answered(len(page))
+        held.add_answer(len(page))
         pages[index] = page
 
     await reader.run(keep)

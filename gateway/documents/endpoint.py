@@ -12,7 +12,7 @@ from gateway.documents.read_pages import PageReader
 from gateway.documents.receive_document import chosen_route, receive
 from gateway.documents.render_process import RenderSettings
 from gateway.errors import Unavailable
-from gateway.images.turns import Turns
+from gateway.images.fair_limiter import FairLimiter
 from gateway.request.admit import refuse_draining
 from gateway.request.attempt import GatewayResponse
 from gateway.request.progress import DocumentProgress
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.documents.receive_document import ReceivedDocument
     from gateway.images.fetch import ImageFetcher
-    from gateway.images.inspector import Vision
+    from gateway.images.inspector import ImageInspector
     from gateway.request.dispatch import Dispatcher
     from gateway.request.progress import RequestProgress
     from gateway.state.store import State
@@ -45,7 +45,7 @@ class DocumentEndpoint:
         state: State,
         dispatcher: Dispatcher,
         metrics: Metrics,
-        vision: Vision,
+        vision: ImageInspector,
         fetcher: ImageFetcher,
         at_once: int,
     ) -> None:
@@ -66,7 +66,7 @@ class DocumentEndpoint:
         self._fetcher = fetcher
         self._at_once = at_once
         # A document may take half an hour, one whose key is over its rate as well: no client has all turns.
-        self._turns = Turns(at_once, 0, spared=1)
+        self._turns = FairLimiter(at_once, 0, reserved=1)
 
     async def dispatch(
         self, progress: RequestProgress, answer: Callable[[GatewayResponse], Awaitable[None]]

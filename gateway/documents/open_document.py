@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -154,15 +153,7 @@ class OpenDocument:
         return BadRequest(opened.refused, param="document", code=opened.code)
 
     async def _start(self) -> _RenderProcess:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            answers, requests = await asyncio.open_unix_connection(sock=ours)
-            try:
-                process = start("gateway.documents.render_process", theirs, self._room)
-            except OSError:
-                requests.close()
-                raise
-            return _RenderProcess(process, answers, requests)
+        return _RenderProcess(*await start("gateway.documents.render_process", self._room))
 
     async def _died(self, where: str, error: BaseException) -> None:
         self._deaths += 1
@@ -188,7 +179,7 @@ class _RenderProcess:
     """A process, and the two ends of the talk with it."""
 
     process: subprocess.Popen[bytes]
-    answers: StreamReader
+    responses: StreamReader
     requests: StreamWriter
 
     async def open(self, data: Buffer, settings: RenderSettings) -> OpenResult:
@@ -207,10 +198,10 @@ class _RenderProcess:
             and 0 < min(sides) <= max(sides) <= _MAX_SIDE
         ):
             raise ValueError("no page")
-        return header, await self.answers.readexactly(header.size)
+        return header, await self.responses.readexactly(header.size)
 
     async def _line(self, kind: type[T]) -> T:
-        if not (line := await self.answers.readline()):
+        if not (line := await self.responses.readline()):
             raise ConnectionError
         return msgspec.json.decode(line, type=kind)
 

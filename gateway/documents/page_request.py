@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from gateway.request.attempt import GatewayResponse
     from gateway.request.dispatch import Dispatcher
     from gateway.request.progress import DocumentProgress
-    from gateway.state.body_memory import Held
-    from gateway.state.store import Lease, State
+    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.lease import Lease
+from gateway.state.store import State
 
 _CHAT = "/v1/chat/completions"
 # It is tried so often where nobody could take it, or an engine failed; a limit of the key's delays only.
@@ -146,6 +147,6 @@ class PageRequest:
         return answer
 
 
-async def _read(body: bytes, limit: int, held: Held) -> bytes:
+async def _read(body: bytes, limit: int, held: MemoryClaim) -> bytes:
     """A page's request is there, and counted with its document."""
     return body

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from gateway.documents.open_document import OpenDocument, PageImage
-    from gateway.images.inspector import Vision
+    from gateway.images.inspector import ImageInspector
     from gateway.request.dispatch import Dispatcher
     from gateway.request.progress import DocumentProgress, RequestProgress
     from gateway.state.store import State
@@ -52,7 +52,7 @@ class PageReader:
         self,
         state: State,
         dispatcher: Dispatcher,
-        vision: Vision,
+        vision: ImageInspector,
         progress: RequestProgress,
         counts: DocumentProgress,
         request: DocumentRequest,
@@ -182,9 +182,9 @@ class PageReader:
         except GatewayError as error:
             failed = error.untraced()
         finally:
-            self._held.drop(held)
+            self._held.release(held)
         lease = request.lease if request else None
-        sample = lease.believed() if lease else None
+        sample = lease.trusted_sample() if lease else None
         result = PageResult(
             index,
             text=text,
@@ -224,7 +224,7 @@ class PageReader:
         except GatewayError as error:
             self._annotation_error = error.untraced()
         finally:
-            self._held.drop(held)
+            self._held.release(held)
 
     async def _sort(self, url: bytes, image: PageImage) -> SortDecision:
         """Return the client's route, or the one that a page looks like if there is a prompt for it."""

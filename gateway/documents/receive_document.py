@@ -67,7 +67,7 @@ async def receive(progress: RequestProgress, config: Config, fetcher: ImageFetch
         data = await _fetched(request.url, request.param, progress, fetcher)
     else:
         held.add(len(data))
-    held.drop(len(body))
+    held.release(len(body))
     return ReceivedDocument(request, data)
 
 

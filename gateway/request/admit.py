@@ -11,7 +11,7 @@ from gateway.policy.admit import admission
 from gateway.policy.admit.admission import Refusal, Shed
 from gateway.policy.choose.balance import Fitness
 from gateway.request.stream import RETRY_AFTER_S
-from gateway.state.store import Lease
+from gateway.state.lease import Lease
 
 if TYPE_CHECKING:
     from gateway.config import Queue
@@ -150,7 +150,7 @@ def refuse_draining(state: State, metrics: Metrics, incoming: IncomingRequest) -
     Raises:
         Unavailable: it does.
     """
-    if state.draining and not incoming.may_come_late:
+    if state.requests.draining and not incoming.may_come_late:
         metrics.shed("", "shutting_down")
         raise Unavailable(
             "the gateway is shutting down; retry, and another takes the request",

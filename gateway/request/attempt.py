@@ -13,7 +13,7 @@ from gateway.policy.fail.breaker import Outcome
 from gateway.policy.fail.retry import Failure
 from gateway.request.stream import ABORTED, BUSY, RETRY_AFTER_S, AnswerStream
 from gateway.state.body_memory import FULL
-from gateway.state.ledger import Kind
+from gateway.state.ledger import AnswerKind
 from gateway.wire import openai
 from gateway.wire.http.retry_after import retry_after_s
 from gateway.wire.vllm.engine import is_stopping
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from gateway.request.engine_request import EngineRequest
     from gateway.request.progress import AnswerOutcome
-    from gateway.state.store import Lease
-    from gateway.upstream.client import Answer, EngineClient
+    from gateway.state.lease import Lease
+    from gateway.upstream.client import EngineClient, EngineResponse
 
 # The longest that an engine may have a client wait.
 _LONGEST_S = 60
@@ -103,9 +103,9 @@ async def attempt(
         AttemptFailed: there is no such byte.
         GatewayError: there is none, and no engine is to blame.
     """
-    lease.sent(Kind.WHOLE if not request.stream else Kind.OPAQUE if request.merged else Kind.STREAM)
+    lease.request_sent(AnswerKind.WHOLE if not request.stream else AnswerKind.OPAQUE if request.merged else AnswerKind.STREAM)
     before = request.held.size
-    answer: Answer | None = None
+    answer: EngineResponse | None = None
     with request.trace.attempt(lease.engine, request.path) if request.trace else _UNTRACED as span:
         scope = asyncio.timeout(None)
         lease.on_lost = lambda: scope.reschedule(0)
@@ -125,7 +125,7 @@ async def attempt(
                         first_event_s=request.timeouts.first_event_s if request.stream else None,
                         deadline=deadline,
                     )
-                    lease.heard()
+                    lease.record_activity()
                     if span:
                         span.answered(answer.status)
                     if failure := retry.failure_of(answer.status):
@@ -137,13 +137,13 @@ async def attempt(
                 told = error if isinstance(error, GatewayError) else EngineFailed(_HANGS, code="engine_lost")
                 if told.code in _OURS:
                     raise
-                request.held.drop(request.held.size - before)
+                request.held.release(request.held.size - before)
                 raise AttemptFailed(_FAILURES.get(told.code or "", Failure.GARBAGE), told) from error
             finally:
                 lease.on_lost = None
             if isinstance(response.body, bytes):  # a stream is judged at its end
                 # A client's own mistake says nothing of the engine.
-                lease.outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
+                lease.record_outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
                 lease.release()  # a slow reader keeps no engine's place
                 answer.close()
                 if span:
@@ -156,7 +156,7 @@ async def attempt(
 
 
 async def _begin(
-    request: EngineRequest, answer: Answer, lease: Lease, outcome: AnswerOutcome, deadline: float
+    request: EngineRequest, answer: EngineResponse, lease: Lease, outcome: AnswerOutcome, deadline: float
 ) -> GatewayResponse:
     """Read an answer up to the first byte for the client.
 
@@ -168,7 +168,7 @@ async def _begin(
         body = AnswerStream(answer, lease, outcome, request)
         await body.begin()
     else:
-        body = await answer.read(request.answer_bytes, request.held.answered)
+        body = await answer.read(request.answer_bytes, request.held.add_answer)
         if answer.status < 400:
             whole = request.dialect.read_answer(body)
             if whole is None:
@@ -181,9 +181,9 @@ async def _begin(
     return GatewayResponse(answer.status, answer.content_type, retry_after, body, deadline)
 
 
-async def _refusal(answer: Answer) -> GatewayError:
+async def _refusal(answer: EngineResponse) -> GatewayError:
     """What an engine's refusal means to the client."""
-    told = openai.read_error_message(await answer.glimpse(_REFUSAL_BYTES, _REFUSAL_S))
+    told = openai.read_error_message(await answer.read_start(_REFUSAL_BYTES, _REFUSAL_S))
     if is_stopping(told):
         return Unavailable(_STOPPING, code="engine_stopping", retry_after=RETRY_AFTER_S)
     told = f": {told}" if told else ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.config import Queue
     from gateway.images.fetch import ImageFetcher
-    from gateway.images.inspector import Vision
+    from gateway.images.inspector import ImageInspector
     from gateway.request.attempt import GatewayResponse
     from gateway.request.progress import RequestProgress
     from gateway.request.receive import ReceivedRequest
@@ -40,7 +40,7 @@ class Dispatcher:
         state: State,
         client: EngineClient,
         metrics: Metrics,
-        vision: Vision,
+        vision: ImageInspector,
         fetcher: ImageFetcher,
         tracing: Tracing | None = None,
     ) -> None:
@@ -66,17 +66,17 @@ class Dispatcher:
             ClientLeft: there is nobody to answer.
         """
         incoming, fleet = progress.incoming, self._state.fleet
-        quota = progress.quota = self._state.quotas.visit(incoming.key)
+        quota = progress.quota = self._state.quotas.open_use(incoming.key)
         if self._tracing:
             begun = self._tracing.begin(incoming.path, fleet.config.model, incoming.context)
             progress.trace, progress.context = begun
         with Accounting(self._state, self._metrics, progress):
             try:
                 refuse_draining(self._state, self._metrics, incoming)
-                quota.enter()
+                quota.admit()
                 with progress.stage("receive"):
                     received = await self._receiver.receive(progress, fleet.config)
-                    quota.bring(progress.image_bytes)
+                    quota.add_image_bytes(progress.image_bytes)
                 with progress.stage("sort"):
                     route = await self._sort(progress, received, fleet)
                 with self._metrics.timed("forward"):
@@ -114,7 +114,7 @@ class Dispatcher:
                 await answer(response)
 
         state, now = self._state, asyncio.get_running_loop().time
-        state.begun()
+        state.retries.count_request()
         deadline = 0.0
         failed: AttemptFailed | None = None
         attempts = 0
@@ -136,8 +136,8 @@ class Dispatcher:
                     # Each engine may turn it away unseen once: where all do, it must not go round and round.
                     attempts += retry.was_seen(failed.failure) or lease.engine.name in asked
                     asked.add(lease.engine.name)
-                    state.blame(lease, failed.failure)
+                    state.record_failure(lease, failed.failure)
             left = deadline - now()
             elsewhere = state.choose(route, lease.engine.name).reason is not Fitness.DOWN
-            if not elsewhere or not state.may_retry(failed.failure, attempts=attempts, seconds_left=left):
+            if not elsewhere or not state.retries.may_retry(failed.failure, attempts=attempts, seconds_left=left):
                 raise failed.error

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.model import Buffer
     from gateway.request.progress import RequestProgress
     from gateway.request.receive import ReceivedRequest
-    from gateway.state.body_memory import Held
+    from gateway.state.body_memory import MemoryClaim
     from gateway.telemetry.tracing import Trace
     from gateway.wire.openai import Dialect
 
@@ -43,7 +43,7 @@ class EngineRequest:
     path: str
     request_id: str
     body: tuple[Buffer, ...]
-    held: Held
+    held: MemoryClaim
     answer_bytes: int
     stream: bool
     strip_usage: bool
@@ -78,5 +78,5 @@ class EngineRequest:
 
     def drop_body(self) -> None:
         """Let go of the body: an answer to it has begun, which may take long."""
-        self.held.drop(sum(map(len, self.body)))
+        self.held.release(sum(map(len, self.body)))
         self.body = ()

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from gateway.model import SortDecision, Speculation, Usage
+    from gateway.model import SortDecision, ToldSpeculation, Usage
     from gateway.policy.fail.retry import Failure
-    from gateway.state.body_memory import Held
-    from gateway.state.quotas import Visit
-    from gateway.state.store import Lease
+    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.quotas import QuotaUse
+    from gateway.state.lease import Lease
     from gateway.telemetry.tracing import Trace
 
 _UNTRACED = nullcontext()
@@ -42,7 +42,7 @@ class IncomingRequest:
 
     path: str
     request_id: str
-    read: Callable[[int, Held], Awaitable[bytes]]
+    read: Callable[[int, MemoryClaim], Awaitable[bytes]]
     route_header: str | None = None
     content_type: str = ""
     may_come_late: bool = False
@@ -71,12 +71,12 @@ class AnswerOutcome:
     failed: int = 0
     error: str = ""
     ended: bool = False
-    speculation: Speculation | None = None
+    speculation: ToldSpeculation = None
 
     def account(self, lease: Lease) -> None:
         """Tell the lease that the answer is complete, and what came of its speculation."""
         if not self.failed:
-            lease.told(self.speculation, self.usage.completion_tokens if self.usage else 0)
+            lease.answer_complete(self.speculation, self.usage.completion_tokens if self.usage else 0)
 
 
 @dataclass(slots=True)
@@ -111,8 +111,8 @@ class RequestProgress:
     incoming: IncomingRequest
     context: Mapping[str, str] = field(init=False)
     decision: SortDecision | None = field(init=False)
-    held: Held = field(init=False)
-    quota: Visit | None = None
+    held: MemoryClaim = field(init=False)
+    quota: QuotaUse | None = None
     image_bytes: int = 0
     waited_s: float = 0.0
     lease: Lease | None = None

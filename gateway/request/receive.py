@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gateway.config import Config, Limits
     from gateway.images.fetch import ImageFetcher
-    from gateway.images.inspector import Vision
+    from gateway.images.inspector import ImageInspector
     from gateway.model import Buffer, SortFacts
     from gateway.request.progress import RequestProgress
     from gateway.telemetry.metrics import Metrics
@@ -68,7 +68,7 @@ class ReceivedRequest(NamedTuple):
 class Receiver:
     """Receives requests; holds no state of its own."""
 
-    def __init__(self, vision: Vision, fetcher: ImageFetcher, metrics: Metrics) -> None:
+    def __init__(self, vision: ImageInspector, fetcher: ImageFetcher, metrics: Metrics) -> None:
         self._vision = vision
         self._fetcher = fetcher
         self._metrics = metrics
@@ -118,7 +118,7 @@ class _Images:
         limits: Limits,
         client: str,
         keep: Callable[[int], None],
-        vision: Vision,
+        vision: ImageInspector,
     ) -> None:
         """Check nothing yet; `keep` is called with the length of what is about to be held, and may raise."""
         self.remote: dict[bytes, tuple[ImagePart, RemoteUrl]] = {}

@@ -37,17 +37,17 @@ class Accounting:
         self._progress = progress
 
     def __enter__(self) -> None:
-        self._state.open += 1
-        self._progress.held = self._state.memory.hold(self._progress.incoming.client)
+        self._state.requests.begin()
+        self._progress.held = self._state.memory.claim(self._progress.incoming.client)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         progress = self._progress
-        self._state.open -= 1
+        self._state.requests.end()
         progress.held.close()
         if progress.quota:
-            progress.quota.leave()
+            progress.quota.release()
         record = record_of(progress, error, at=time.time(), ended=time.perf_counter())
         _write(record, self._state, self._metrics)
         if progress.trace:
@@ -74,7 +74,7 @@ def record_of(
     )
     code, error_code = final_status(progress, error)
     first_token_at = outcome.first_token_at if outcome else None
-    sample = lease.believed() if lease else None
+    sample = lease.trusted_sample() if lease else None
     # A document has no route of its own: its pages have.
     decision = None if document else progress.decision
     return RequestRecord(
@@ -124,11 +124,11 @@ def _write(record: RequestRecord, state: State, metrics: Metrics) -> None:
     if record.pages and record.pages.requests:
         return  # its pages' requests have been counted
     metrics.finished(record)
-    state.quotas.ended(record.key, record.code, record.image_bytes)
+    state.quotas.count_request(record.key, record.code, record.image_bytes)
     if record.usage and record.code == 200:
-        state.answered(record.route, record.usage.completion_tokens)
+        state.record_answer(record.route, record.usage.completion_tokens)
     if record.route:
-        state.ended(record)
+        state.history.record_request(record)
 
 
 def _why(progress: RequestProgress, error: str) -> str:

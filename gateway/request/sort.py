@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from gateway.policy.sort import evidence
 
 if TYPE_CHECKING:
-    from gateway.images.inspector import Vision
+    from gateway.images.inspector import ImageInspector
     from gateway.model import Buffer, SortDecision
     from gateway.policy.sort.evidence import SortRules
     from gateway.request.receive import ReceivedRequest
 
 
-async def sort(received: ReceivedRequest, rules: SortRules, vision: Vision, client: str) -> SortDecision:
+async def sort(received: ReceivedRequest, rules: SortRules, vision: ImageInspector, client: str) -> SortDecision:
     """Return a request's route; its first image is looked at only where nothing cheaper decides.
 
     Args:
@@ -33,7 +33,7 @@ async def sort(received: ReceivedRequest, rules: SortRules, vision: Vision, clie
 
 
 async def sort_by_image(
-    url: Buffer, weight: int, rules: SortRules, vision: Vision, client: str
+    url: Buffer, weight: int, rules: SortRules, vision: ImageInspector, client: str
 ) -> SortDecision | None:
     """Return the route that an image looks like; None where that cannot be told in time.
 

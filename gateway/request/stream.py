@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from gateway.request.engine_request import EngineRequest
     from gateway.request.progress import AnswerOutcome
-    from gateway.state.store import Lease
-    from gateway.upstream.client import Answer
+    from gateway.state.lease import Lease
+    from gateway.upstream.client import EngineResponse
 
 # What a client should wait where an engine does not say.
 RETRY_AFTER_S = 2
@@ -41,7 +41,7 @@ class AnswerStream:
     was taken: time limits run from event to event.
     """
 
-    def __init__(self, answer: Answer, lease: Lease, outcome: AnswerOutcome, request: EngineRequest) -> None:
+    def __init__(self, answer: EngineResponse, lease: Lease, outcome: AnswerOutcome, request: EngineRequest) -> None:
         self._answer = answer
         self._lease = lease
         self._outcome = outcome
@@ -104,7 +104,7 @@ class AnswerStream:
             self._outcome.failed, self._outcome.error = error.status, error.code or ""
             # A document longer than the request's time is not the engine's fault, nor is our want of memory.
             if error.code not in ("total_timeout", FULL):
-                self._lease.outcome(retry.blame(Failure.BROKEN_STREAM))
+                self._lease.record_outcome(retry.blame(Failure.BROKEN_STREAM))
             return self._request.dialect.error_event(error, self._place + 1)
         raise StopAsyncIteration
 
@@ -116,7 +116,7 @@ class AnswerStream:
         """
         outcome = self._outcome
         if outcome.ended:
-            await self._answer.glimpse(_END_BYTES, _END_S)
+            await self._answer.read_start(_END_BYTES, _END_S)
             return b""
         # An event without its blank line is none; but it may tell the usage, or the end.
         rest = self._splitter.rest()
@@ -134,10 +134,10 @@ class AnswerStream:
         steps = 0 if self._pending else self._steps.count(data)
         if not steps:
             return self._for_client(self._split(data))
-        self._lease.heard()
+        self._lease.record_activity()
         self._until = self._now() + self._request.timeouts.idle_s
         for _ in range(steps):
-            self._lease.stepped()
+            self._lease.count_step()
         return data
 
     def _split(self, data: bytes) -> list[bytes]:
@@ -146,9 +146,9 @@ class AnswerStream:
         more = self._splitter.pending - self._pending
         self._pending += more
         if more > 0:
-            self._request.held.answered(more)
+            self._request.held.add_answer(more)
         else:
-            self._request.held.drop(-more)
+            self._request.held.release(-more)
         return events
 
     def _for_client(self, events: Iterable[bytes]) -> bytes:
@@ -161,7 +161,7 @@ class AnswerStream:
         data = sse.event_data(event)
         if data is None:
             return True
-        self._lease.heard()
+        self._lease.record_activity()
         self._until = self._now() + self._request.timeouts.idle_s
         if data == sse.DONE:
             self._end()  # clients leave once they have it
@@ -172,10 +172,10 @@ class AnswerStream:
         if chunk.has_output and self._outcome.first_token_at is None:
             self._outcome.first_token_at = time.perf_counter()
         if chunk.is_step:
-            self._lease.stepped()
+            self._lease.count_step()
             self._steps.learn(event)
         if chunk.is_uncountable:
-            self._lease.blurs()
+            self._lease.mark_uncountable()
         if chunk.usage:
             self._outcome.usage, self._outcome.speculation = chunk.usage, chunk.speculation
         if chunk.is_error:
@@ -193,8 +193,8 @@ class AnswerStream:
             return
         self._outcome.ended = True
         if self._outcome.failed >= 500:
-            self._lease.outcome(retry.blame(Failure.BROKEN_STREAM))
+            self._lease.record_outcome(retry.blame(Failure.BROKEN_STREAM))
         elif not self._outcome.failed:
-            self._lease.outcome(Outcome.SUCCESS)
+            self._lease.record_outcome(Outcome.SUCCESS)
         self._outcome.account(self._lease)
         self._lease.release()

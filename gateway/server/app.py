@@ -12,15 +12,17 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from gateway.api.auth import Guard
-from gateway.api.endpoints import COMPLETIONS, Completions, Front, Headers, create_api
+from gateway.api.auth import ApiKeyCheck
+from gateway.api.endpoints import create_api
+from gateway.api.inference import COMPLETIONS, InferenceEndpoint
+from gateway.api.middleware import CommonHeaders, EndpointRouter
 from gateway.config import EMBEDDED
 from gateway.documents.endpoint import PATH as OCR
 from gateway.documents.endpoint import DocumentEndpoint
 from gateway.engines.supervisor import Supervisor
 from gateway.errors import ConfigError
 from gateway.images.fetch import ImageFetcher
-from gateway.images.inspector import Vision
+from gateway.images.inspector import ImageInspector
 from gateway.policy.admit.memory_share import default_documents, default_limit
 from gateway.request.dispatch import Dispatcher
 from gateway.server.machine import memory_bytes
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from gateway.api.connection import Connections
+    from gateway.api.connection_registry import ConnectionRegistry
     from gateway.config import Config
     from gateway.engines.supervisor import Keeper
     from gateway.model import Engine
@@ -82,6 +84,7 @@ class Gateway:
             self._rng,
             self._discovery.pending(),
             default_limit(memory, config.documents.at_once or self._documents_at_once),
+            lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
         )
         self._metrics = Metrics(self.state)
         self._reloader = Reloader(path, config, self.reload, self._count_reload) if path else None
@@ -89,11 +92,14 @@ class Gateway:
         self._documents: DocumentEndpoint | None = None
         self._tracing = _tracing()
         self._supervising: asyncio.Task[None] | None = None
-        completions = {path: Completions(path, self.state, self._running_dispatcher) for path in COMPLETIONS}
-        completions[OCR] = Completions(OCR, self.state, self._running_documents)
-        self.api = create_api(self.state, self._metrics, completions, self._running, int(time.time()))
-        guard = Guard(Front(self.api, completions), self.state, self._metrics, self.api.routes)
-        self.application: ASGIApp = Headers(guard, self.state)
+        inference: dict[str, ASGIApp] = {
+            path: InferenceEndpoint(path, self.state, self._running_dispatcher) for path in COMPLETIONS
+        }
+        inference[OCR] = InferenceEndpoint(OCR, self.state, self._running_documents)
+        self.api = create_api(self.state, self._metrics, inference, self._running, int(time.time()))
+        routed = EndpointRouter(self.api, inference)
+        checked = ApiKeyCheck(routed, self.state, self._metrics, self.api.routes)
+        self.application: ASGIApp = CommonHeaders(checked, self.state)
         _tell(fleet)
 
     @property
@@ -125,10 +131,10 @@ class Gateway:
         if self._reloader:
             self._reloader.ask()
 
-    async def drain(self, connections: Connections, *, linger: bool) -> None:
+    async def drain(self, connections: ConnectionRegistry, *, linger: bool) -> None:
         """Return once work has ended: taken for `linger_s` more, then finished within `drain_s`."""
         server = self.state.fleet.config.server
-        self.state.closing = True
+        self.state.requests.announce_stop()
         linger_s = server.linger_s if linger else 0
         patience_s = max(linger_s, _PATIENCE_S)
         end = time.monotonic() + linger_s
@@ -137,14 +143,16 @@ class Gateway:
         while (left := end - time.monotonic()) > 0:
             connections.close_idle(time.monotonic(), patience_s)
             await asyncio.sleep(min(left, _LOOK_S))
-        kept = self.state.kept = connections.close_idle(time.monotonic(), patience_s)
-        self.state.draining = True
+        kept = connections.close_idle(time.monotonic(), patience_s)
+        self.state.requests.drain(kept)
         end = time.monotonic() + server.drain_s
         # Those that still come, such as a balancer's checks, are not waited for: they might never end.
-        while kept & connections.close_idle(time.monotonic(), patience_s) or self.state.open:
+        while kept & connections.close_idle(time.monotonic(), patience_s) or self.state.requests.open:
             if time.monotonic() > end:
-                if self.state.open:
-                    log.warning("stopping: %d requests are broken off (server.drain_s)", self.state.open)
+                if self.state.requests.open:
+                    log.warning(
+                        "stopping: %d requests are broken off (server.drain_s)", self.state.requests.open
+                    )
                 return
             await asyncio.sleep(_LOOK_S)
 
@@ -161,7 +169,7 @@ class Gateway:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         fetcher = ImageFetcher(lambda: self.state.fleet.config.remote_images)
-        async with EngineClient() as client, fetcher, Vision() as vision:
+        async with EngineClient() as client, fetcher, ImageInspector() as vision:
             dispatcher = Dispatcher(self.state, client, self._metrics, vision, fetcher, self._tracing)
             self._dispatcher = dispatcher
             self._documents = DocumentEndpoint(

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import logging
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
-from gateway.api.connection import Connections, Protocol
+from gateway.api.connection import ClientConnection
+from gateway.api.connection_registry import ConnectionRegistry
 from gateway.policy.admit.connection_limits import capacity, files_needed
 from gateway.server.app import Gateway, report_failure
 from gateway.server.machine import keep_memory, return_memory
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
     from pathlib import Path
     from types import FrameType
 
@@ -42,13 +43,13 @@ def allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-class Server(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """A server that drains the gateway before it stops; a second signal stops it at once.
 
     The admin port, where there is one, is a second listener of the same application, open until the end.
     """
 
-    server_state: Connections
+    server_state: ConnectionRegistry  # type: ignore[assignment]
 
     def __init__(self, gateway: Gateway, host: str = "127.0.0.1", port: int = 0, *, worker: int = 0) -> None:
         """Make one; `serve` or `run` start it.
@@ -59,13 +60,13 @@ class Server(uvicorn.Server):
             port: 0 for a free one.
             worker: its number among several, each of which has an admin port of its own.
         """
-        super().__init__(_settings(gateway, host, port))
+        super().__init__(_settings(gateway, host, port, self._accept))
         self._gateway = gateway
         first = gateway.state.fleet.config.server.admin_port
         self._admin_port = None if first is None else first + worker
         self._stopping: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.server_state = Connections(lambda: gateway.state.fleet.config.limits, self.capacity)
+        self.server_state = ConnectionRegistry(lambda: gateway.state.fleet.config.limits, self.capacity)
 
     def capacity(self) -> int:
         """Return how many clients may be connected."""
@@ -84,7 +85,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Look after the connections."""
         if counter % _LOOK_TICKS == 0:
-            self.server_state.look()
+            self.server_state.check()
         if counter % _RETURN_TICKS == 0:
             return_memory()
         return await super().on_tick(counter)
@@ -95,6 +96,10 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
             return
         self._loop.call_soon_threadsafe(self._stop, sig != signal.SIGINT)
+
+    def _accept(self, **_: object) -> ClientConnection:
+        """Return what is to have a new connection; what uvicorn tells is for connections of its own."""
+        return ClientConnection(self._gateway.application, self.server_state)
 
     def _stop(self, linger: bool) -> None:
         if self._stopping is None:
@@ -108,9 +113,9 @@ class Server(uvicorn.Server):
             self.should_exit = True
 
     async def _listen_for_admins(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
-        accept = functools.partial(
-            Protocol, self.config, self.server_state, self.lifespan.state, _loop=loop, admin=True
-        )
+        def accept() -> ClientConnection:
+            return ClientConnection(self._gateway.application, self.server_state, admin=True)
+
         try:
             self.servers.append(await loop.create_server(accept, self.config.host, port, backlog=BACKLOG))
         except OSError as error:
@@ -142,7 +147,7 @@ class Server(uvicorn.Server):
 def serve(config: Config, path: Path, host: str, port: int) -> None:
     """Serve until SIGTERM (linger, refuse, drain: `server` in the configuration) or SIGINT (no linger)."""
     prepare()
-    Server(Gateway(config, path), host, port).run()
+    GatewayServer(Gateway(config, path), host, port).run()
 
 
 def prepare() -> None:
@@ -157,13 +162,15 @@ def prepare() -> None:
     gc.set_threshold(5000, 20, 10)
 
 
-def _settings(gateway: Gateway, host: str, port: int) -> uvicorn.Config:
+def _settings(
+    gateway: Gateway, host: str, port: int, accept: Callable[..., ClientConnection]
+) -> uvicorn.Config:
     return uvicorn.Config(
         gateway.application,
         host=host,
         port=port,
         loop="uvloop",
-        http=Protocol,
+        http=cast("type[asyncio.Protocol]", accept),
         ws="none",
         lifespan="on",
         log_config=None,

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.api.connection import Protocol
+from gateway.api.connection import ClientConnection
 from gateway.engines.supervisor import Supervisor
 from gateway.errors import ConfigError
 from gateway.server import app
-from gateway.server.listen import BACKLOG, Server, allow_many_connections, prepare
+from gateway.server.listen import BACKLOG, GatewayServer, allow_many_connections, prepare
 from gateway.server.reload import Reloader
 from gateway.telemetry import logs
 
@@ -351,7 +351,7 @@ def serve(config: Config, path: Path, host: str, port: int, log_as: tuple[LogFor
     return crew.status
 
 
-class _Handed(Protocol):
+class _Handed(ClientConnection):
     """A connection that the parent accepted, and hears the end of."""
 
     def __init__(self, *arguments: Any, on_closed: Callable[[], None], **more: Any) -> None:
@@ -363,7 +363,7 @@ class _Handed(Protocol):
         self._on_closed()
 
 
-class Worker(Server):
+class Worker(GatewayServer):
     """A server whose connections come from its parent."""
 
     def __init__(self, gateway: app.Gateway, host: str, number: int, channel: socket.socket) -> None:
@@ -421,13 +421,7 @@ class Worker(Server):
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(
-                lambda: _Handed(
-                    self.config,
-                    self.server_state,
-                    self.lifespan.state,
-                    _loop=loop,
-                    on_closed=self._count_closed,
-                ),
+                lambda: _Handed(self._gateway.application, self.server_state, on_closed=self._count_closed),
                 connection,
             )
         except OSError:  # its client has gone; the loop has closed the socket

@@ -12,7 +12,7 @@ FULL = "memory_full"
 _RETRY_AFTER_S = 2
 
 
-class Memory:
+class BodyMemory:
     """Bytes held, by client; not shared between threads.
 
     Attributes:
@@ -25,9 +25,13 @@ class Memory:
         self.total = 0
         self._own: Counter[str] = Counter()
 
-    def hold(self, client: str) -> Held:
+    def resize(self, limit: int) -> None:
+        """Take over how many bytes may be held in all; what is held stays."""
+        self.limit = limit
+
+    def claim(self, client: str) -> MemoryClaim:
         """Open the account of one request of a client."""
-        return Held(self, client)
+        return MemoryClaim(self, client)
 
     def _change(self, client: str, by: int) -> None:
         self.total += by
@@ -36,19 +40,19 @@ class Memory:
             del self._own[client]
 
 
-class Held:
+class MemoryClaim:
     """What one request holds, until it is closed.
 
     Attributes:
         size: bytes held.
     """
 
-    def __init__(self, memory: Memory, client: str) -> None:
+    def __init__(self, memory: BodyMemory, client: str) -> None:
         self._memory = memory
         self._client = client
         self.size = 0
 
-    def expect(self, more: int) -> None:
+    def check_room(self, more: int) -> None:
         """Check that so many bytes more could be held as things stand; nothing is counted yet.
 
         Raises:
@@ -64,10 +68,10 @@ class Held:
         Raises:
             Unavailable: the client holds its share of the memory already (code `memory_full`).
         """
-        self.expect(more)
+        self.check_room(more)
         self._keep(more)
 
-    def answered(self, more: int) -> None:
+    def add_answer(self, more: int) -> None:
         """Count bytes of an engine's answer: work that is done gets whatever memory there is.
 
         Raises:
@@ -77,7 +81,7 @@ class Held:
             raise _full(self._memory.limit)
         self._keep(more)
 
-    def drop(self, fewer: int) -> None:
+    def release(self, fewer: int) -> None:
         """Give bytes back that are kept no more; at the most what is held."""
         fewer = min(fewer, self.size)
         self.size -= fewer
@@ -89,7 +93,7 @@ class Held:
 
     def close(self) -> None:
         """Give all of it back."""
-        self.drop(self.size)
+        self.release(self.size)
 
 
 def _full(limit: int) -> Unavailable:

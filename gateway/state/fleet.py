@@ -10,7 +10,7 @@ from gateway.policy.admit.memory_share import may_hold
 from gateway.policy.choose.demand import busy, counts, useful_load
 from gateway.policy.choose.gain import (
     Curve,
-    Table,
+    SpeedTable,
     crossover_by_curves,
     crossover_by_schedule,
     depth_at,
@@ -52,7 +52,7 @@ class Fleet:
 
     config: Config
     routes: tuple[str, ...]
-    tables: Mapping[str, Table]
+    tables: Mapping[str, SpeedTable]
     serves: Mapping[str, tuple[bool, ...]]
     useful: Mapping[str, tuple[int, ...]]
     depths: Mapping[str, Sequence[int]]
@@ -69,7 +69,7 @@ class Fleet:
         """Work out a configuration."""
         curves = {route: _curves(config, route) for route in config.routes}
         tables = {
-            name: Table(
+            name: SpeedTable(
                 [curves[route].get(name) for route in config.routes],
                 [_crossover(config, route, name, curves[route]) for route in config.routes],
                 pool.max_load,

@@ -12,7 +12,7 @@ from enum import IntEnum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.model import Speculation
-from gateway.policy.account.acceptance import Recent, Sample, Source, difference, gain, is_step_by_step, total
+from gateway.policy.account.acceptance import Recent, Sample, Source, gain, is_step_by_step, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ _UNEVEN = 3
 _MAX_WAITING = 4096
 
 
-class Kind(IntEnum):
+class AnswerKind(IntEnum):
     """What a request's answer shows of its steps.
 
     Attributes:
@@ -44,66 +44,31 @@ class Kind(IntEnum):
     OPAQUE = auto()
 
 
-class Work(NamedTuple):
+class RequestTraits(NamedTuple):
     """What matters of a request to the time it runs in; `estimable`: an estimate of it may count."""
 
     route: str
-    kind: Kind
+    kind: AnswerKind
     estimable: bool
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class LedgerEntry:
     """A request.
 
     Attributes:
-        work: what it is.
+        traits: what it is.
         began_at: the reading before its beginning.
         steps: chunks so far.
         ended_at: the reading before its end.
         sample: the estimate that waits to be judged.
     """
 
-    work: Work
+    traits: RequestTraits
     began_at: float = 0.0
     steps: int = 0
     ended_at: float = 0.0
     sample: Sample | None = None
-
-
-class Tally:
-    """Sums of one route, pool and source.
-
-    Attributes:
-        drafts: in all, as are the next three.
-        accepted: accepted tokens.
-        draft_tokens: 0 where they are not known.
-        positions: accepted tokens by draft position.
-        recent: the last minutes of it, as of the last `fold`.
-    """
-
-    def __init__(self, depth: int = 0) -> None:
-        self.drafts = self.accepted = self.draft_tokens = 0.0
-        self.positions = [0.0] * depth
-        self.recent = Recent()
-        self._folded = Speculation(0.0, 0.0, 0.0)
-
-    def add(self, speculation: Speculation) -> None:
-        """Add a figure."""
-        self.drafts += speculation.drafts
-        self.accepted += speculation.accepted
-        self.draft_tokens += speculation.draft_tokens or 0.0
-        if len(self.positions) < len(speculation.accepted_per_position):
-            self.positions += [0.0] * (len(speculation.accepted_per_position) - len(self.positions))
-        for position, accepted in enumerate(speculation.accepted_per_position):
-            self.positions[position] += accepted
-
-    def fold(self, now: float) -> None:
-        """Bring `recent` up to date."""
-        if self.drafts > self._folded.drafts:
-            sums = Speculation(self.drafts, self.accepted, self.draft_tokens or None, tuple(self.positions))
-            self.recent = self.recent.after(difference(sums, self._folded), now)
-            self._folded = sums
 
 
 @dataclass(slots=True)
@@ -151,7 +116,7 @@ class _Waiting:
     growth: Speculation
 
 
-class Ledger:
+class SpeculationLedger:
     """One engine's account.
 
     For one request the best figure counts: what the engine told of it, at once; else the estimate from its
@@ -162,7 +127,7 @@ class Ledger:
         sums: what the counters grew by since they were first read, over restarts; None while the engine has
             not been seen to speculate.
         recent: the last minutes of it.
-        merges: its streams' chunks are not its steps, as far as known.
+        merges_chunks: its streams' chunks are not its steps, as far as known.
         chunks: of its streams, but the first of each.
     """
 
@@ -170,7 +135,7 @@ class Ledger:
         """Open an account; `book` is called with a route and each figure that counts for it."""
         self.sums: Speculation | None = None
         self.recent = Recent()
-        self.merges = False
+        self.merges_chunks = False
         self.chunks = 0
         self._book = book
         self._tells: bool | None = None
@@ -180,36 +145,36 @@ class Ledger:
         self._complete = 0
         # What runs now, has run since the last reading, and has ended: an engine works on for a moment after
         # that, and writes its page a moment before it is read.
-        self._running: Counter[Work] = Counter()
-        self._seen: set[Work] = set()
-        self._ended: Counter[Work] = Counter()
-        self._estimates: deque[Entry] = deque()
+        self._running: Counter[RequestTraits] = Counter()
+        self._seen: set[RequestTraits] = set()
+        self._ended: Counter[RequestTraits] = Counter()
+        self._estimates: deque[LedgerEntry] = deque()
         self._borne_out: dict[str, float] = {}
         self._stretch = _Chunks()
         self._alone = _Alone()
         self._waiting: deque[_Waiting] = deque()
 
-    def began(self, route: str, kind: Kind) -> Entry:
+    def request_sent(self, route: str, kind: AnswerKind) -> LedgerEntry:
         """Note that a request is sent."""
-        work = Work(route, kind, kind is Kind.STREAM and not self.merges)
-        self._running[work] += 1
-        self._seen.add(work)
-        return Entry(work, self._last.at if self._last else 0.0)
+        traits = RequestTraits(route, kind, kind is AnswerKind.STREAM and not self.merges_chunks)
+        self._running[traits] += 1
+        self._seen.add(traits)
+        return LedgerEntry(traits, self._last.at if self._last else 0.0)
 
-    def blurs(self, entry: Entry) -> None:
+    def mark_uncountable(self, entry: LedgerEntry) -> None:
         """Note that the chunks of a stream are not its steps after all."""
-        self._running[entry.work] -= 1
-        entry.work = Work(entry.work.route, Kind.OPAQUE, estimable=False)
-        self._running[entry.work] += 1
-        self._seen.add(entry.work)
+        self._running[entry.traits] -= 1
+        entry.traits = RequestTraits(entry.traits.route, AnswerKind.OPAQUE, estimable=False)
+        self._running[entry.traits] += 1
+        self._seen.add(entry.traits)
 
-    def stepped(self, entry: Entry) -> None:
+    def count_step(self, entry: LedgerEntry) -> None:
         """Note a chunk of a stream; the first is the prompt's step, and has no drafts."""
         entry.steps += 1
         if entry.steps > 1:
             self.chunks += 1
 
-    def finished(self, entry: Entry, sample: Sample | None, *, complete: bool) -> None:
+    def request_ended(self, entry: LedgerEntry, sample: Sample | None, *, complete: bool) -> None:
         """Note that a request has ended.
 
         Args:
@@ -217,8 +182,8 @@ class Ledger:
             sample: what it told; None where that is nothing.
             complete: with an answer, and all of it.
         """
-        self._running[entry.work] -= 1
-        self._ended[entry.work] += 1
+        self._running[entry.traits] -= 1
+        self._ended[entry.traits] += 1
         self._complete += complete
         if sample and sample.source is Source.REQUEST:
             self._tells = True
@@ -226,11 +191,11 @@ class Ledger:
             # An answer without a draft tells nothing either: until then this one's beginning may have been
             # booked by the counters, and counts.
             if entry.began_at >= self._counted_at:
-                self._book(entry.work.route, sample)
+                self._book(entry.traits.route, sample)
             return
         if complete and self._tells is None:
             self._tells = False
-        if sample and entry.work.estimable:
+        if sample and entry.traits.estimable:
             entry.sample, entry.ended_at = sample, self._last.at if self._last else 0.0
             self._estimates.append(entry)
             if self._closed:
@@ -238,13 +203,13 @@ class Ledger:
             elif len(self._estimates) > _MAX_WAITING:
                 self._estimates.popleft()
 
-    def merged(self) -> None:
+    def mark_merged(self) -> None:
         """Note that a chunk carried several steps."""
-        self.merges = True
+        self.merges_chunks = True
         self._borne_out.clear()
         self._estimates.clear()
 
-    def bears_out(self, route: str) -> bool:
+    def confirms_steps(self, route: str) -> bool:
         """Whether the counters have lately shown that the chunks of a route's streams are steps."""
         return route in self._borne_out
 
@@ -253,7 +218,7 @@ class Ledger:
         self._closed = True
         self._settle()
 
-    def read(self, reading: Reading) -> None:
+    def record_reading(self, reading: Reading) -> None:
         """Take over a reading of the engine's counters."""
         last, self._last = self._last, reading
         running = Counter({key: count for key, count in self._running.items() if count})
@@ -276,22 +241,24 @@ class Ledger:
         self._read_chunks(seen, growth, apart, reading.at)
         self._read_alone(seen, growth, reading)
 
-    def _read_chunks(self, seen: set[Work], growth: Speculation | None, apart: int, at: float) -> None:
+    def _read_chunks(
+        self, seen: set[RequestTraits], growth: Speculation | None, apart: int, at: float
+    ) -> None:
         """Hold a stretch's chunks against its drafts, once there are enough; judge the estimates by that."""
         stretch = self._stretch
-        if growth is None or any(work.kind is not Kind.STREAM for work in seen):
+        if growth is None or any(traits.kind is not AnswerKind.STREAM for traits in seen):
             self._stretch = _Chunks(at, self.chunks, apart)
         else:
-            stretch.routes |= {work.route for work in seen}
+            stretch.routes |= {traits.route for traits in seen}
             stretch.drafts += growth.drafts
             chunks = self.chunks - stretch.chunks
             found = is_step_by_step(chunks, stretch.drafts, apart=stretch.apart + apart)
             if found:
-                self.merges = False
+                self.merges_chunks = False
                 self._borne_out |= dict.fromkeys(stretch.routes, at)
                 self._settle()
             elif found is False:
-                self.merged()
+                self.mark_merged()
             # Where the engine has come to rest, what follows is judged by itself.
             if found is False or (found and not apart) or at - stretch.since > _STRETCH_S:
                 self._stretch = _Chunks(at, self.chunks, apart)
@@ -303,18 +270,18 @@ class Ledger:
         """Count the estimates of streams that have ended by then and are borne out, and give up the rest."""
         while self._estimates and self._estimates[0].ended_at <= ended_by:
             entry = self._estimates.popleft()
-            if entry.sample and self.bears_out(entry.work.route):
-                self._book(entry.work.route, entry.sample)
+            if entry.sample and self.confirms_steps(entry.traits.route):
+                self._book(entry.traits.route, entry.sample)
 
-    def _read_alone(self, seen: set[Work], growth: Speculation | None, reading: Reading) -> None:
+    def _read_alone(self, seen: set[RequestTraits], growth: Speculation | None, reading: Reading) -> None:
         """Add to what the counters grew by while one route had the engine; count it if nobody else shows.
 
         A request that others sent between two readings shows by its end: the engine has then ended more
         than we saw end, and not only for the moment that an answer takes to arrive.
         """
         alone, ahead = self._alone, reading.finished - self._complete
-        routes = {work.route for work in seen}
-        counted = self._tells or any(work.estimable for work in seen)
+        routes = {traits.route for traits in seen}
+        counted = self._tells or any(traits.estimable for traits in seen)
         if growth is None or counted or len(alone.routes | routes) > 1:
             self._alone = _Alone(ahead)
         elif growth.drafts and not routes:

@@ -6,13 +6,14 @@ from collections import OrderedDict
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from gateway.policy.admit.admission import MeanTokens, QueueSpeed, Turns, idle, next_turn
+from gateway.policy.account.pace import MeanTokens
+from gateway.policy.admit.admission import QueueSpeed, Turns, idle, next_turn
 from gateway.policy.admit.fairness import FairQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from gateway.state.store import Lease
+    from gateway.state.lease import Lease
 
 # Tokens a waiting route gets in its turn.
 _QUANTUM = 256.0
@@ -148,7 +149,7 @@ class Queues:
         fair.started(client)
         return fair
 
-    def answered(self, route: str, tokens: int) -> None:
+    def record_answer(self, route: str, tokens: int) -> None:
         """Note the length of an answer, by which routes share places."""
         queue = self._queues.get(route)
         if queue is not None:

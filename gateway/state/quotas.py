@@ -37,13 +37,13 @@ class Quotas:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.image_bytes: Counter[str] = Counter()
         self._clock = clock
-        self._uses: dict[str, _Use] = {}
+        self._uses: dict[str, _KeyUse] = {}
 
     def configure(self, config: Config) -> None:
         """Take limits over: they hold for what runs and has been used already, too."""
         self.keys = config.keys
         limits, names, now = config.auth.limits, self.keys.names, self._clock()
-        self._uses = {name: self._uses.get(name) or _Use(name) for name in names}
+        self._uses = {name: self._uses.get(name) or _KeyUse(name) for name in names}
         for name, use in self._uses.items():
             use.limit(limits.get(name) or limits.get("*") or _UNLIMITED, now)
         for key in [key for key in self.requests if key[0] not in ("", *names)]:
@@ -51,12 +51,12 @@ class Quotas:
         for name in [name for name in self.image_bytes if name not in names]:
             del self.image_bytes[name]
 
-    def visit(self, name: str) -> Visit:
-        """Return what books a request of a key, or of none."""
+    def open_use(self, name: str) -> QuotaUse:
+        """Return what books one request of a key, or of none."""
         # A key that has been taken out meanwhile was good when the request came.
-        return Visit(self._uses.get(name) or _Use(name), self._clock)
+        return QuotaUse(self._uses.get(name) or _KeyUse(name), self._clock)
 
-    def ended(self, name: str, code: int, image_bytes: int = 0) -> None:
+    def count_request(self, name: str, code: int, image_bytes: int = 0) -> None:
         """Count a request."""
         if name in self._uses or not name:
             self.requests[name, code] += 1
@@ -68,7 +68,7 @@ class Quotas:
         return self._uses[name].in_flight if name in self._uses else 0
 
 
-class _Use:
+class _KeyUse:
     """What one key uses, counted with and without limits, so that limits that come later find it."""
 
     def __init__(self, name: str) -> None:
@@ -87,16 +87,16 @@ class _Use:
         }
 
 
-class Visit:
+class QuotaUse:
     """One request of a key, from its receipt to its end."""
 
-    def __init__(self, use: _Use, clock: Callable[[], float]) -> None:
+    def __init__(self, use: _KeyUse, clock: Callable[[], float]) -> None:
         self._use = use
         self._clock = clock
         self._in = False
 
-    def enter(self) -> None:
-        """Take a place, which is the request's until it leaves.
+    def admit(self) -> None:
+        """Take a place, which is the request's until `release`.
 
         Raises:
             RateLimited: the key has as many requests here, or has sent as many in the last minute, as it may.
@@ -112,7 +112,7 @@ class Visit:
         self._in = True
         self._use.in_flight += 1
 
-    def bring(self, image_bytes: int) -> None:
+    def add_image_bytes(self, image_bytes: int) -> None:
         """Book the images that the request has brought.
 
         Raises:
@@ -128,7 +128,7 @@ class Visit:
             )
         self._take("image-bytes", image_bytes)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give the place back; once, however often it is called."""
         if self._in:
             self._in = False

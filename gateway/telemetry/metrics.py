@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from gateway.model import RequestRecord, SortDecision
     from gateway.policy.account.acceptance import Sample
     from gateway.state.fleet import Fleet
-    from gateway.state.store import Snapshot, State
+    from gateway.state.snapshot import Snapshot
+    from gateway.state.store import State
 
 TimedStage = Literal["receive", "fetch", "sort", "choose", "forward"]
 
@@ -182,7 +183,7 @@ class _StateCollector(Collector):
             "position",
         )
         positions: defaultdict[tuple[str, str, int], float] = defaultdict(float)
-        for (route, pool, source), tally in self._state.tallies.items():
+        for (route, pool, source), tally in self._state.speculation.by_key.items():
             drafts.add_metric([route, pool, source], tally.drafts)
             accepted.add_metric([route, pool, source], tally.accepted)
             if source is not Source.STREAM:
@@ -194,18 +195,26 @@ class _StateCollector(Collector):
         yield from (drafts, draft_tokens, accepted, per_position)
 
     def _of_counters(self, snapshot: Snapshot) -> Iterator[Metric]:
-        """What engines with a speculative config counted themselves, whoever's the requests were."""
+        """What engines with a speculative config counted themselves, and told without its adding up."""
         labels = ("pool", "engine")
         drafts = _counter("engine_spec_drafts", "Drafts, by the engine's own counter", *labels)
         tokens = _counter("engine_spec_draft_tokens", "Draft tokens, by its own counter", *labels)
         accepted = _counter("engine_spec_accepted_tokens", "Accepted tokens, by its own counter", *labels)
+        rejected = _counter(
+            "engine_speculation_rejected",
+            "Answers whose figures of speculation are not counted: they do not add up",
+            *labels,
+            "reason",
+        )
         for status in snapshot.engines:
+            names = [status.view.engine.pool, status.view.engine.name]
+            for fault, count in status.rejected.items():
+                rejected.add_metric([*names, fault], count)
             if sums := status.speculation:
-                names = [status.view.engine.pool, status.view.engine.name]
                 drafts.add_metric(names, sums.drafts)
                 tokens.add_metric(names, sums.draft_tokens or 0.0)
                 accepted.add_metric(names, sums.accepted)
-        yield from (drafts, tokens, accepted)
+        yield from (drafts, tokens, accepted, rejected)
 
 
 def _tasks() -> int:
@@ -362,7 +371,7 @@ class Metrics:
             "source",
             bounds=_LENGTHS,
         )
-        state.on_sample = self.sampled
+        state.speculation.listen(self.sampled)
 
     def sampled(self, route: str, pool: str, sample: Sample) -> None:
         """Note the acceptance length of one request; its sums are the state's."""

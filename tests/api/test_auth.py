@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.serving import free_port
-from gateway.api.auth import Guard
+from gateway.api.auth import ApiKeyCheck
 from gateway.config import load
 from gateway.server import reload
 from gateway.server.app import Gateway
-from gateway.server.listen import Server
+from gateway.server.listen import GatewayServer
 from tests.support import FakeEngine, chat, completion, served, until
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def guarded(
         }
         path.write_text(yaml.safe_dump(values))
         gateway = Gateway(load(path), path)
-        server = Server(gateway)
+        server = GatewayServer(gateway)
         serving = asyncio.create_task(server._serve())
         try:
             await until(lambda: server.started or serving.done())
@@ -132,7 +132,7 @@ async def test_nothing_of_a_strangers_body_is_waited_for(tmp_path: Path) -> None
         headers = ["content-type: application/json", "content-length: 1000000", "expect: 100-continue"]
         reply = await ask(gateway.port, CHAT, "POST", *headers)
         assert reply.startswith(b"HTTP/1.1 401 ")
-        assert gateway.gateway.state.open == 0
+        assert gateway.gateway.state.requests.open == 0
 
 
 async def test_probes_and_the_page_that_asks_for_a_key_need_none(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ class Gate:
 
     def __init__(self, gateway: Gateway) -> None:
         self.got: list[Any] = []
-        self.guard = Guard(self, gateway.state, gateway._metrics, gateway.api.routes)
+        self.guard = ApiKeyCheck(self, gateway.state, gateway._metrics, gateway.api.routes)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.got.append(scope["state"].get("key", ""))

@@ -5,11 +5,12 @@ from typing import Any
 
 from gateway.api.status import report
 from gateway.config import parse
-from gateway.model import Engine, Reading, RequestRecord, Speculation, Usage
-from gateway.policy.choose.split import Plan
+from gateway.model import Engine, Reading, RequestRecord, Speculation, SpeculationFault, Usage
+from gateway.policy.choose.split import SplitPlan
 from gateway.state.fleet import Fleet
-from gateway.state.ledger import Kind
-from gateway.state.store import Lease, State
+from gateway.state.lease import Lease
+from gateway.state.ledger import AnswerKind
+from gateway.state.store import State
 
 CONFIG = """
 model: glm-ocr
@@ -35,7 +36,7 @@ def test_it_shows_what_the_next_request_is_chosen_by() -> None:
     state = State(fleet, engines, lambda: 50.0, Random(0))
     for name in ("d:80", "p:80", "q:80"):
         state.mark(name, up=name != "q:80")
-    state.read("p:80", Reading(at=48.0, load=7, own=0, mismatch="it speculates", simulated=True))
+    state.record_reading("p:80", Reading(at=48.0, load=7, own=0, mismatch="it speculates", simulated=True))
     assert isinstance(state.take("text"), Lease)
     told = report(state.snapshot(), fleet)
     text = told["routes"]["text"]
@@ -54,10 +55,27 @@ def test_it_shows_what_the_next_request_is_chosen_by() -> None:
     assert (plain["load"], plain["reading_age_s"], plain["mismatch"]) == (7, 2.0, "it speculates")
     assert told["pools"]["plain"]["engines"] == ["p:80", "q:80"]
     assert told["kept_apart"] == {}
-    state.follow(Plan((9, 9), {"deep": [9.0, 0.2], "plain": [0.0, 8.8]}, {"deep": 9.2, "plain": 4.4}))
+    state.adopt_split(
+        SplitPlan((9, 9), {"deep": [9.0, 0.2], "plain": [0.0, 8.8]}, {"deep": 9.2, "plain": 4.4})
+    )
     apart = report(state.snapshot(), fleet)["kept_apart"]
     assert apart == {"deep": {"text": 9, "table": 0}, "plain": {"text": 0, "table": 9}}
     assert "hunter2" not in json.dumps(told)
+
+
+def test_figures_that_are_not_counted_are_shown_with_their_engine() -> None:
+    fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
+    state = State(fleet, [Engine("d:80", "http://d:80", "deep", 3)], lambda: 50.0, Random(0))
+    state.mark("d:80", up=True)
+    assert report(state.snapshot(), fleet)["engines"][0]["speculation_rejected"] == {}
+    for told in (SpeculationFault.FORMAT, SpeculationFault.FORMAT, Speculation(77, 77, 231, (77, 0, 0))):
+        lease = state.take("text")
+        assert isinstance(lease, Lease)
+        with lease:
+            lease.request_sent(AnswerKind.WHOLE)
+            lease.answer_complete(told, 76)
+    shown = json.loads(json.dumps(report(state.snapshot(), fleet)))
+    assert shown["engines"][0]["speculation_rejected"] == {"format": 2, "drafts_over_tokens": 1}
 
 
 def test_acceptance_is_shown_by_route_and_pool_exact_and_estimated() -> None:
@@ -70,16 +88,18 @@ def test_acceptance_is_shown_by_route_and_pool_exact_and_estimated() -> None:
         now[0] = at
         done = len(answers)
         counted = rows[min(done, 1)]
-        state.read("d:80", Reading(at, 0, 0, finished=done, chunks=50 * done, speculation={"0": counted}))
+        state.record_reading(
+            "d:80", Reading(at, 0, 0, finished=done, chunks=50 * done, speculation={"0": counted})
+        )
 
     def answered(told: Speculation | None) -> None:
         lease = state.take("text")
         assert isinstance(lease, Lease)
         with lease:
-            lease.sent(Kind.STREAM)
+            lease.request_sent(AnswerKind.STREAM)
             for _ in range(51):
-                lease.stepped()
-            lease.told(told, 76)
+                lease.count_step()
+            lease.answer_complete(told, 76)
         answers.append(1)
 
     answers: list[int] = []
@@ -125,9 +145,9 @@ def test_what_became_of_the_last_requests_is_told_the_latest_first() -> None:
     fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
     state = State(fleet, [], lambda: 50.0, Random(0))
     for number in range(60):
-        state.ended(record(number))
+        state.history.record_request(record(number))
     shed = dict.fromkeys(("pool", "engine", "depth", "usage", "speculation"))
-    state.ended(record(60, 503, why="queue_full", **shed))
+    state.history.record_request(record(60, 503, why="queue_full", **shed))
     told = report(state.snapshot(), fleet)
     assert [row["request_id"] for row in told["recent"]] == [f"id-{number}" for number in range(60, 10, -1)]
     first, second, *_ = json.loads(json.dumps(told["recent"]))
@@ -159,11 +179,11 @@ def test_a_route_tells_its_requests_its_errors_and_its_pace() -> None:
     now = [50.0]
     state = State(fleet, [], lambda: now[0], Random(0))
     for number, code in enumerate((200, 400, 499, 502, 503)):
-        state.ended(record(number, code))
-    state.ended(record(9)._replace(route="gone with a reload"))
+        state.history.record_request(record(number, code))
+    state.history.record_request(record(9)._replace(route="gone with a reload"))
     now[0] += 10
-    state.answered("text", 900)
-    state.answered("gone with a reload", 900)
+    state.record_answer("text", 900)
+    state.record_answer("gone with a reload", 900)
     text, table = report(state.snapshot(), fleet)["routes"].values()
     assert (text["requests"], text["errors"]) == (5, 2)
     assert 90 < text["tokens_per_second"] < 120

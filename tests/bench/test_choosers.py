@@ -44,7 +44,7 @@ def test_the_gateway_s_state_is_what_decides_and_it_agrees_with_the_engines(tmp_
     world.run(10.0)
     assert len(world.answers) > 50
     for name, load in world.load.items():
-        assert gateway.state.ours(name) == sum(load.values())
+        assert gateway.state.activity(name).in_flight == sum(load.values())
 
 
 def test_replicas_see_each_other_in_scrapes_alone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.checks.objects import Rendering
-from deploy.checks.series import by_dashboards, check, dashboard, exported, filled, names
+from deploy.checks.series import check, dashboard, exported, filled, names, of_dashboards
 from gateway.config import parse
 from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
 from gateway.policy.account.acceptance import Sample, Source
@@ -107,7 +107,7 @@ async def test_what_a_gateway_exports_is_what_stands_on_its_page() -> None:
     )
     metrics = Metrics(state)
     state.mark("e:1", up=True)
-    state.read("e:1", Reading(at=7.0, load=5, own=0, mismatch="another depth"))
+    state.record_reading("e:1", Reading(at=7.0, load=5, own=0, mismatch="another depth"))
     metrics.sorted(SortDecision("table", Reason.DEFAULT, 1.0))
     with metrics.timed("sort"):
         pass
@@ -238,5 +238,5 @@ def test_the_shipped_dashboards_queries_are_all_read() -> None:
         "metadata": {"name": "d", "labels": {"grafana_dashboard": "1"}},
         "data": {"d.json": text},
     }
-    found = [one.expr for one in by_dashboards(Rendering((config_map,)))]
+    found = [one.expr for one in of_dashboards(Rendering((config_map,)))]
     assert {one.expr for one in QUERIES} < set(found)

@@ -87,7 +87,7 @@ def prompts_of(engine: FakeEngine) -> list[str]:
 
 def nothing_left(gateway: Any) -> bool:
     state = gateway.state
-    held = state.memory.total or state.open
+    held = state.memory.total or state.requests.open
     return not held and not any(route.in_flight for route in state.snapshot().routes.values())
 
 

@@ -14,4 +14,4 @@ def unsorted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def guess(*_: Any, **__: Any) -> None:
         return None
 
-    monkeypatch.setattr("gateway.images.inspector.Vision.guess", guess)
+    monkeypatch.setattr("gateway.images.inspector.ImageInspector.guess", guess)

@@ -31,7 +31,7 @@ from tests.support import data_url, hang, picture, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.images.turns import Turns
+    from gateway.images.fair_limiter import FairLimiter
     from tests.conftest import Running
 
 
@@ -138,7 +138,7 @@ async def test_one_clients_documents_leave_a_turn_to_others(tmp_path: Path) -> N
     async with guarded(tmp_path, documents={"dpi": 36, "at_once": 2}) as gateway:
         reader = gateway.engine.behave = Reader()
 
-        def turns() -> Turns:
+        def turns() -> FairLimiter:
             assert gateway.gateway._documents
             return gateway.gateway._documents._turns
 
@@ -200,12 +200,12 @@ async def test_a_document_begun_before_the_gateway_drains_is_finished(running: R
     reader = running.plain.behave = Reader()
     reading = asyncio.create_task(told(running.http, asked(pdf.document(["x"] * 12, size=(50, 50)))))
     await until(lambda: reader.now == 8)
-    running.gateway.state.draining = True
-    assert running.gateway.state.open == 9
+    running.gateway.state.requests.draining = True
+    assert running.gateway.state.requests.open == 9
     assert (await refused(running.http, asked(), 503))["code"] == "shutting_down"
     reader.go_on.set()
     assert [page["markdown"] for page in (await reading)["pages"]] == ["hello world"] * 12
-    running.gateway.state.draining = False
+    running.gateway.state.requests.draining = False
 
 
 async def test_the_log_has_a_line_for_each_page_and_one_for_the_document(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.documents import page_request
 from gateway.errors import RateLimited
-from gateway.state.quotas import Visit
+from gateway.state.quotas import QuotaUse
 from tests import pdf
 from tests.api.test_auth import guarded
 from tests.conftest import fleet
@@ -101,20 +101,20 @@ async def test_a_keys_own_limit_delays_a_document_and_does_not_fail_it(tmp_path:
 
 async def test_a_page_over_a_keys_rate_waits_as_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    sleep, enter = asyncio.sleep, Visit.enter
+    sleep, enter = asyncio.sleep, QuotaUse.admit
 
     async def at_once(seconds: float) -> None:
         waits.append(seconds)
         await sleep(0)
 
-    def limited(self: Visit) -> None:
+    def limited(self: QuotaUse) -> None:
         if len(waits) < 5:
             raise RateLimited("too many", code="rate_limit_exceeded", retry_after=7)
         enter(self)
 
     async with guarded(tmp_path, documents={"dpi": 36}) as gateway:
         monkeypatch.setattr(page_request, "_sleep", at_once)
-        monkeypatch.setattr(Visit, "enter", limited)
+        monkeypatch.setattr(QuotaUse, "admit", limited)
         reply = await gateway.http.post(OCR, json=asked(pages=0))
         assert reply.json()["pages"][0]["markdown"] == "hello world"
         assert waits == [7] * 5
@@ -123,10 +123,10 @@ async def test_a_page_over_a_keys_rate_waits_as_told(tmp_path: Path, monkeypatch
 async def test_a_limit_that_outlasts_the_document_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def limited(self: Visit) -> None:
+    def limited(self: QuotaUse) -> None:
         raise RateLimited("too many", code="rate_limit_exceeded", retry_after=30)
 
     async with guarded(tmp_path, documents={"dpi": 36, "total_s": 1}) as gateway:
-        monkeypatch.setattr(Visit, "enter", limited)
+        monkeypatch.setattr(QuotaUse, "admit", limited)
         reply = await gateway.http.post(OCR, json=asked(pages=0))
         assert (reply.status_code, reply.headers["retry-after"]) == (429, "30")

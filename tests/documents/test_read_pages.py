@@ -109,7 +109,7 @@ async def test_pages_wait_for_memory_that_others_hold(monkeypatch: pytest.Monkey
     monkeypatch.setattr(read_pages, "_LOOK_S", 0)
     async with fleet(1, settings_of(limits={"inflight_bytes": 1_000_000})) as gateway:
         state = gateway.gateway.state
-        held = state.memory.hold("another")
+        held = state.memory.claim("another")
         held.add(490_000)
         looks = 0
         original = read_pages._sent_bytes

@@ -20,11 +20,11 @@ from urllib.parse import quote, quote_plus
 import pytest
 import uvloop
 
-from bench.soak import SECRETS as SOAKED
-from bench.soak import bad_requests, picture
+from bench.bad_clients import SECRETS as SOAKED
+from bench.bad_clients import bad_requests, picture
 from gateway.config import parse
 from gateway.server.app import Gateway
-from gateway.server.listen import Server
+from gateway.server.listen import GatewayServer
 from gateway.telemetry.logs import _Formatter, _Writer
 from gateway.telemetry.tracing import Tracing
 from tests.support import FakeEngine, answer, chat, chunk, completion, data_url, served, until
@@ -321,7 +321,7 @@ class Stand:
             writer.write(raw[:length])
             await asyncio.sleep(0)
             writer.transport.abort()
-        await until(lambda: not self.gateway.state.open)
+        await until(lambda: not self.gateway.state.requests.open)
 
     async def _client(self, kinds: list[tuple[str, Ask]], rounds: int) -> None:
         reader, writer = await _connect(self.port)
@@ -423,7 +423,7 @@ async def stand(logs: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[St
     engine.metrics = f"# {words}\nvllm:num_requests_running{{}} 0\n".encode()
     async with served(engine) as engine_url, served(_images) as images:
         gateway = Gateway(parse(_configured(engine_url, images, logs), "routes.yaml", logs, {}))
-        server = Server(gateway)
+        server = GatewayServer(gateway)
         serving = asyncio.create_task(server._serve())
         await until(lambda: server.started)
         await until(lambda: all(status.view.up for status in gateway.state.snapshot().engines))

@@ -14,9 +14,10 @@ from gateway.policy.fail.breaker import Phase
 from gateway.request.attempt import AttemptFailed, GatewayResponse, attempt
 from gateway.request.engine_request import EngineRequest
 from gateway.request.progress import AnswerOutcome
-from gateway.state.body_memory import Memory
+from gateway.state.body_memory import BodyMemory
 from gateway.state.fleet import Fleet
-from gateway.state.store import Lease, State
+from gateway.state.lease import Lease
+from gateway.state.store import State
 from gateway.upstream.client import EngineClient
 from gateway.wire.openai import COMPLETIONS
 from tests.support import FakeEngine, served
@@ -105,7 +106,7 @@ async def tried(
         assert isinstance(lease, Lease)
         if lose:
             asyncio.get_running_loop().call_later(0, lambda: lose_when_running(state, fake))
-        held = Memory(memory_bytes).hold("client")
+        held = BodyMemory(memory_bytes).claim("client")
         held.add(len(BODY))
         request = EngineRequest(
             path="/v1/chat/completions",
@@ -159,6 +160,6 @@ async def parts(response: GatewayResponse) -> AsyncIterator[bytes]:
 
 def lose_when_running(state: State, fake: FakeEngine) -> None:
     if fake.running:
-        state.lost("e")
+        state.mark_lost("e")
     else:
         asyncio.get_running_loop().call_later(0.01, lambda: lose_when_running(state, fake))

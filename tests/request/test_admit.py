@@ -32,7 +32,7 @@ async def test_no_engine_is_a_503_that_says_when_to_ask_again(running: Running) 
 
 
 async def test_a_gateway_that_drains_takes_no_new_work_and_says_so(running: Running) -> None:
-    running.gateway.state.draining = True
+    running.gateway.state.requests.draining = True
     reply = await running.http.post(CHAT, json=chat())
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "shutting_down")
     assert reply.headers["retry-after"] == "1"
@@ -97,7 +97,7 @@ class TestQueue:
             refused = await served_fleet.http.post(CHAT, json=chat("Table Recognition:"))
             assert refused.json()["error"]["code"] == "queue_full"
             await self.leave(tasks)
-            await until(lambda: served_fleet.gateway.state.open == 0)
+            await until(lambda: served_fleet.gateway.state.requests.open == 0)
             served_fleet.engines[0].behave = answer
             assert (await served_fleet.http.post(CHAT, json=chat("Table Recognition:"))).status_code == 200
 
@@ -141,14 +141,14 @@ class TestQueue:
         async with fleet(1, max_load=1) as served_fleet:
             tasks = await self.full(served_fleet, 5)
             await self.leave(tasks[1:])
-            await until(lambda: served_fleet.gateway.state.open == 1)
+            await until(lambda: served_fleet.gateway.state.requests.open == 1)
             await self.leave(tasks)
-            await until(lambda: served_fleet.gateway.state.open == 0)
+            await until(lambda: served_fleet.gateway.state.requests.open == 0)
 
     async def test_a_place_that_comes_as_its_client_leaves_is_not_lost(self) -> None:
         async with fleet(1, max_load=1) as served_fleet:
             tasks = await self.full(served_fleet, 40)
             await self.leave(tasks)
-            await until(lambda: served_fleet.gateway.state.open == 0)
+            await until(lambda: served_fleet.gateway.state.requests.open == 0)
             served_fleet.engines[0].behave = answer
             assert (await served_fleet.http.post(CHAT, json=chat())).status_code == 200

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.request.attempt import GatewayResponse
-    from gateway.state.body_memory import Held
+    from gateway.state.body_memory import MemoryClaim
     from tests.conftest import Running
 
 CHAT = "/v1/chat/completions"
@@ -236,7 +236,7 @@ async def test_a_client_that_leaves_at_the_end_mark_has_not_left(running: Runnin
         async for line in reply.aiter_lines():
             if line == "data: [DONE]":
                 break
-    await until(lambda: not running.gateway.state.open)
+    await until(lambda: not running.gateway.state.requests.open)
     assert await running.metric("ocr_gateway_requests_total", route="text", code="200") == 1
     assert await running.metric("ocr_gateway_requests_total", route="text", code="499") == 0
 
@@ -427,7 +427,7 @@ async def test_nothing_stays_in_flight_after_any_mix(
             assert kind == "hang"
 
     await asyncio.gather(*(one(*step) for step in steps))
-    await until(lambda: running.gateway.state.open == 0)
+    await until(lambda: running.gateway.state.requests.open == 0)
     await until(lambda: running.plain.running == running.deep.running == 0)
     for route in ("text", "table"):
         assert await running.metric("ocr_gateway_in_flight", route=route) == 0
@@ -516,7 +516,7 @@ class TestRetries:
                 await send.event("[DONE]")
                 await send.body(b"", more=False)
 
-        async def read(limit: int, held: Held) -> bytes:
+        async def read(limit: int, held: MemoryClaim) -> bytes:
             return json.dumps(chat(stream=True)).encode()
 
         async def deliver(response: GatewayResponse) -> None:
@@ -618,7 +618,7 @@ class TestRetries:
         async def stopping(engine: FakeEngine, request: Any, send: _Sender) -> None:
             await send.json({"error": {"message": STOPPING, "code": 500}}, 500)
 
-        monkeypatch.setattr("gateway.state.store._STOPPING_REST_S", 0.0)
+        monkeypatch.setattr("gateway.state.outcomes._STOPPING_REST_S", 0.0)
         async with fleet(3) as served_fleet:
             for engine in served_fleet.engines:
                 engine.behave = stopping
@@ -678,7 +678,7 @@ class TestRetries:
                 for status in served_fleet.gateway.state.snapshot().engines
                 if status.view.ours
             )
-            served_fleet.gateway.state.lost(name)
+            served_fleet.gateway.state.mark_lost(name)
             assert {(await request).status_code for request in requests} == {200}
 
     async def test_an_engine_that_fails_again_and_again_is_left_alone(self) -> None:
@@ -715,11 +715,11 @@ async def test_a_request_is_open_from_its_first_byte_to_its_last(running: Runnin
 
     headers = {"content-type": "application/json", "x-ocr-route": "text"}
     request = asyncio.create_task(running.http.post(CHAT, content=body(), headers=headers))
-    await until(lambda: running.gateway.state.open == 1)
+    await until(lambda: running.gateway.state.requests.open == 1)
     assert running.in_flight("text") == 0
     gate.set()
     assert (await request).status_code == (200 if good else 400)
-    await until(lambda: running.gateway.state.open == 0)
+    await until(lambda: running.gateway.state.requests.open == 0)
 
 
 async def test_the_depth_told_is_the_one_at_the_load_the_engine_has() -> None:

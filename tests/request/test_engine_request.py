@@ -13,11 +13,11 @@ from gateway.config import parse
 from gateway.request.engine_request import EngineRequest
 from gateway.request.progress import IncomingRequest, RequestProgress
 from gateway.request.receive import CheckedImages, ReceivedRequest
-from gateway.state.body_memory import Memory
+from gateway.state.body_memory import BodyMemory
 from gateway.wire import openai, responses
 
 if TYPE_CHECKING:
-    from gateway.state.body_memory import Held
+    from gateway.state.body_memory import MemoryClaim
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 CONFIG = parse(
@@ -34,7 +34,7 @@ limits: {answer_bytes: 1234}
 NOTHING = CheckedImages(None, 0, 0, {})
 
 
-async def read(limit: int, held: Held) -> bytes:
+async def read(limit: int, held: MemoryClaim) -> bytes:
     return b""
 
 
@@ -46,7 +46,7 @@ def sent(path: str = CHAT, alias: str | None = None, route: str = "text", **memb
         body = {"messages": [{"role": "user", "content": "x"}], **body}
         completion = openai.parse_request(json.dumps(body).encode(), chat=True, max_images=1)
     progress = RequestProgress(IncomingRequest(path, "id", read, context={"traceparent": "t"}))
-    progress.held = Memory(10**6).hold("")
+    progress.held = BodyMemory(10**6).claim("")
     progress.held.add(len(completion.body))
     received = ReceivedRequest(completion, replace(completion.facts, alias=alias), NOTHING)
     return EngineRequest.of(received, progress, CONFIG, route)

@@ -13,10 +13,11 @@ from gateway.config import parse
 from gateway.model import Engine, Reason, SortDecision
 from gateway.request.progress import IncomingRequest, RequestProgress
 from gateway.state.fleet import Fleet
-from gateway.state.store import Lease, State
+from gateway.state.lease import Lease
+from gateway.state.store import State
 
 if TYPE_CHECKING:
-    from gateway.state.body_memory import Held
+    from gateway.state.body_memory import MemoryClaim
 
 CONFIG = """
 model: m
@@ -25,7 +26,7 @@ routes: {text: {}}
 """
 
 
-async def read(limit: int, held: Held) -> bytes:
+async def read(limit: int, held: MemoryClaim) -> bytes:
     return b""
 
 

@@ -23,7 +23,7 @@ from tests.support import chat, data_url, encoded, picture, png, until
 if TYPE_CHECKING:
     import httpx
 
-    from gateway.state.body_memory import Held
+    from gateway.state.body_memory import MemoryClaim
     from tests.conftest import Running
 
 CHAT = "/v1/chat/completions"
@@ -359,7 +359,7 @@ async def test_doubtful_images_of_one_request_share_its_patience(monkeypatch: py
     async def decode(self: object, data: bytes, until: float, **_: object) -> None:
         asked.append(until)
 
-    monkeypatch.setattr("gateway.images.inspector.Vision.decode", decode)
+    monkeypatch.setattr("gateway.images.inspector.ImageInspector.decode", decode)
     async with fleet(1) as gateway:
         mended = data_url(PAGE).replace("base64,", "base64, ")
         assert (await ask(gateway, with_images(*[mended] * 3))).status_code == 200
@@ -404,7 +404,7 @@ async def test_nothing_decoded_is_kept_while_a_request_waits(monkeypatch: pytest
         parsed.append(parse(body, **options))
         return parsed[-1]
 
-    async def read(limit: int, held: Held) -> bytes:
+    async def read(limit: int, held: MemoryClaim) -> bytes:
         return body
 
     monkeypatch.setattr("gateway.request.receive.openai.parse_request", parse_request)
@@ -413,7 +413,7 @@ async def test_nothing_decoded_is_kept_while_a_request_waits(monkeypatch: pytest
         progress = RequestProgress(
             IncomingRequest(path=CHAT, request_id="id", read=read, content_type="application/json")
         )
-        progress.held = state.memory.hold("")
+        progress.held = state.memory.claim("")
         received = await gateway.gateway._running_dispatcher()._receiver.receive(progress, state.fleet.config)
     assert progress.image_bytes == received.images.encoded_bytes > 8000
     assert received.completion.images == ()

@@ -32,7 +32,7 @@ from tests.support import (
 )
 
 if TYPE_CHECKING:
-    from gateway.state.body_memory import Held
+    from gateway.state.body_memory import MemoryClaim
     from tests.conftest import Running
 
 CHAT = "/v1/chat/completions"
@@ -99,7 +99,7 @@ async def test_status_tells_what_became_of_a_request_and_why_but_nothing_of_it(r
 
 
 def progress_of(outcome: AnswerOutcome | None = None, status: int = 0) -> RequestProgress:
-    async def read(limit: int, held: Held) -> bytes:
+    async def read(limit: int, held: MemoryClaim) -> bytes:
         return b""
 
     progress = RequestProgress(IncomingRequest(CHAT, "id", read, key="team-a", started=100.0))
@@ -170,14 +170,14 @@ def test_whatever_becomes_of_a_request_nothing_of_it_is_left(
     config = "model: m\npools: {p: {engines: [http://e]}}\nroutes: {text: {}}\nlimits: {inflight_bytes: 1000}"
     state = State(Fleet.of(parse(config, "f", Path(), {})), [], lambda: 0.0, Random())
     progress = progress_of(status=200)
-    quota = progress.quota = state.quotas.visit("team-a")
+    quota = progress.quota = state.quotas.open_use("team-a")
     with contextlib.suppress(ClientLeft, ZeroDivisionError), Accounting(state, Metrics(state), progress):
-        assert state.open == 1
-        quota.enter()
+        assert state.requests.open == 1
+        quota.admit()
         progress.held.add(400)
         if error:
             raise error
-    assert (state.open, state.memory.total) == (0, 0)
+    assert (state.requests.open, state.memory.total) == (0, 0)
     (line,) = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert line["code"] == final_status(progress, error)[0]
 

@@ -63,7 +63,7 @@ async def test_only_the_image_decides_where_nothing_else_does(running: Running) 
 
 
 class Looker:
-    """Vision that has one answer, and counts how often it is asked."""
+    """ImageInspector that has one answer, and counts how often it is asked."""
 
     def __init__(self, guess: LayoutGuess | None) -> None:
         self.asked: list[tuple[object, int, str]] = []

@@ -324,7 +324,7 @@ async def test_connections_that_go_on_arriving_do_not_hold_the_stop_up() -> None
     gateway, arrivals = Gateway(parse(ONE + "server: {drain_s: 3600}", "f", ROOT, {})), Arrivals()
     await gateway.drain(arrivals, linger=False)  # type: ignore[arg-type]
     assert arrivals.looks == 4
-    assert gateway.state.kept == {("::1", 0), ("::1", 1)}
+    assert gateway.state.requests.kept == {("::1", 0), ("::1", 1)}
 
 
 async def test_what_outlasts_the_drain_limit_is_broken_off(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import uvloop
 from bench.serving import ROOT, free_port, serve
 from gateway.config import parse
 from gateway.server.app import Gateway
-from gateway.server.listen import Server, allow_many_connections
+from gateway.server.listen import GatewayServer, allow_many_connections
 from tests.support import FakeEngine, answer, chat, served, until
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ ONE = "model: m\npools: {p: {engines: [http://127.0.0.1:9]}}\nroutes: {text: {}}
 
 async def test_a_server_ends_even_if_its_drain_fails() -> None:
     gateway = Gateway(parse(ONE, "f", ROOT, {}))
-    server = Server(gateway)
+    server = GatewayServer(gateway)
     server.server_state.idle = None  # type: ignore[assignment]
     with pytest.raises(AttributeError):
         await server._drain(linger=False)
@@ -84,7 +84,7 @@ async def test_an_admin_port_that_is_taken_ends_the_start(caplog: pytest.LogCapt
         port = taken.getsockname()[1]
         gateway = Gateway(parse(f"{ONE}server: {{admin_port: {port}}}", "f", ROOT, {}))
         with pytest.raises(SystemExit):
-            await Server(gateway)._serve()
+            await GatewayServer(gateway)._serve()
     assert f"the admin port {port} cannot be opened" in caplog.text
 
 
@@ -101,7 +101,7 @@ async def test_too_few_open_files_are_told_at_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limits: str, files: int, told: bool
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
-    server = Server(Gateway(parse(f"{ONE}limits: {limits}", "f", ROOT, {})))
+    server = GatewayServer(Gateway(parse(f"{ONE}limits: {limits}", "f", ROOT, {})))
     server.should_exit = True
     await server._serve()
     assert ("raise the limit of open files" in caplog.text) is told
@@ -110,7 +110,7 @@ async def test_too_few_open_files_are_told_at_start(
 def test_without_a_limit_of_open_files_there_is_one_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     unlimited = resource.RLIM_INFINITY
     monkeypatch.setattr(resource, "getrlimit", lambda _: (unlimited, unlimited))
-    assert 60_000 < Server(Gateway(parse(ONE, "f", ROOT, {}))).capacity() < 65_536
+    assert 60_000 < GatewayServer(Gateway(parse(ONE, "f", ROOT, {}))).capacity() < 65_536
 
 
 def test_the_limit_of_open_files_is_raised_to_what_is_allowed() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Unavailable
-from gateway.state.body_memory import Held, Memory
+from gateway.state.body_memory import BodyMemory, MemoryClaim
 from tests.conftest import fleet
 from tests.support import FakeEngine, answer, chat, completion, hang, until
 
@@ -39,24 +39,24 @@ steps = st.lists(
 def test_the_account_is_the_sum_of_what_is_held_and_returns_to_nothing(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    memory = Memory(LIMIT)
-    open_: dict[int, tuple[str, Held]] = {}
+    memory = BodyMemory(LIMIT)
+    open_: dict[int, tuple[str, MemoryClaim]] = {}
     for step, which, size in steps:
         if step == "open":
             if which in open_:
                 open_.pop(which)[1].close()
             client = "abc"[which % 3]
-            open_[which] = client, memory.hold(client)
+            open_[which] = client, memory.claim(client)
         elif which in open_:
             held = open_[which][1]
             before = held.size
             if step in ("add", "answered"):
                 with contextlib.suppress(Unavailable):
-                    (held.add if step == "add" else held.answered)(size)
+                    (held.add if step == "add" else held.add_answer)(size)
                     before += size
                 assert held.size == before
             elif step == "drop":
-                held.drop(size)
+                held.release(size)
                 assert held.size == max(0, before - size)
             else:
                 held.close()
@@ -73,35 +73,35 @@ def test_the_account_is_the_sum_of_what_is_held_and_returns_to_nothing(
 
 
 def test_a_client_leaves_the_others_room() -> None:
-    memory = Memory(1000)
-    hog = memory.hold("a")
+    memory = BodyMemory(1000)
+    hog = memory.claim("a")
     hog.add(500)
     with pytest.raises(Unavailable, match="1,000 bytes") as refused:
         hog.add(1)
     assert (refused.value.status, refused.value.code) == (503, "memory_full")
     assert refused.value.retry_after is not None
-    memory.hold("b").add(250)
-    hog.drop(200)
+    memory.claim("b").add(250)
+    hog.release(200)
     hog.add(20)
 
 
 def test_what_is_only_expected_takes_nothing() -> None:
-    memory = Memory(1000)
-    held = memory.hold("a")
-    held.expect(500)
-    held.expect(500)
+    memory = BodyMemory(1000)
+    held = memory.claim("a")
+    held.check_room(500)
+    held.check_room(500)
     assert memory.total == 0
     with pytest.raises(Unavailable):
-        held.expect(501)
+        held.check_room(501)
 
 
 def test_an_answer_may_have_what_no_request_may() -> None:
-    memory = Memory(1000)
-    held = memory.hold("a")
+    memory = BodyMemory(1000)
+    held = memory.claim("a")
     held.add(500)
-    held.answered(500)
+    held.add_answer(500)
     with pytest.raises(Unavailable):
-        held.answered(1)
+        held.add_answer(1)
     assert memory.total == 1000
 
 
@@ -110,7 +110,7 @@ def test_an_answer_may_have_what_no_request_may() -> None:
 LIMITS = "limits: {inflight_bytes: 400000, answer_bytes: 300000}"
 
 
-class Peaked(Memory):
+class Peaked(BodyMemory):
     """An account that remembers the most that was held."""
 
     most = 0
@@ -225,6 +225,6 @@ async def test_whatever_becomes_of_requests_all_is_given_back() -> None:
         state = served_fleet.gateway.state
         seen = Counter(await asyncio.gather(*(one(served_fleet) for _ in range(60))))
         assert {0, 200, 503} <= set(seen)
-        await until(lambda: state.open == 0)
+        await until(lambda: state.requests.open == 0)
         assert state.memory.total == 0
         assert sum(status.view.ours for status in state.snapshot().engines) == 0

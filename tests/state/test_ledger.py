@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.model import Reading, Speculation
 from gateway.policy.account.acceptance import Sample, Source, of_answer, total
-from gateway.state.ledger import Entry, Kind, Ledger, Tally
+from gateway.state.ledger import AnswerKind, LedgerEntry, SpeculationLedger
 
 NOTHING = Speculation(0, 0, 0, (0, 0, 0))
 # An answer of 100 drafts, as the engine counts it, as it tells it, and as its stream makes it look.
@@ -33,11 +33,11 @@ class World:
     at: float = 100.0
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(lambda route, sample: self.booked.append((route, sample)))
-        self.running: list[Entry] = []
+        self.ledger = SpeculationLedger(lambda route, sample: self.booked.append((route, sample)))
+        self.running: list[LedgerEntry] = []
 
-    def began(self, route: str = "text", kind: Kind = Kind.WHOLE) -> Entry:
-        entry = self.ledger.began(route, kind)
+    def began(self, route: str = "text", kind: AnswerKind = AnswerKind.WHOLE) -> LedgerEntry:
+        entry = self.ledger.request_sent(route, kind)
         self.running.append(entry)
         return entry
 
@@ -45,11 +45,11 @@ class World:
         self.counted = total(self.counted, more)
         self.written += 1
 
-    def finished(self, entry: Entry, sample: Sample | None = None, *, complete: bool = True) -> None:
+    def finished(self, entry: LedgerEntry, sample: Sample | None = None, *, complete: bool = True) -> None:
         """End a request; of one that is broken off vLLM counts no end."""
         self.running.remove(entry)
         self.done += complete
-        self.ledger.finished(entry, sample, complete=complete)
+        self.ledger.request_ended(entry, sample, complete=complete)
 
     def answered(self, route: str = "text", sample: Sample | None = None) -> None:
         request = self.began(route)
@@ -57,16 +57,16 @@ class World:
         self.finished(request, sample)
 
     def streamed(self, route: str = "text", *, chunks: int = 100, sample: Sample = ESTIMATE) -> None:
-        request = self.began(route, Kind.STREAM)
+        request = self.began(route, AnswerKind.STREAM)
         self.drafted()
         for _ in range(chunks + 1):
-            self.ledger.stepped(request)
+            self.ledger.count_step(request)
         self.finished(request, sample)
 
     def read(self, times: int = 1, *, others: int = 0, ranks: dict[str, Speculation] | None = None) -> None:
         for _ in range(times):
             self.at += 1
-            self.ledger.read(
+            self.ledger.record_reading(
                 Reading(
                     at=self.at,
                     load=len(self.running) + others,
@@ -122,8 +122,8 @@ class TestStreams:
         assert world.booked == []
         world.read(3)
         assert world.booked == [("table", ESTIMATE)]
-        assert world.ledger.bears_out("table")
-        assert not world.ledger.bears_out("text")
+        assert world.ledger.confirms_steps("table")
+        assert not world.ledger.confirms_steps("text")
         world.read(2 * HELD_BACK)
         assert len(world.booked) == 1
 
@@ -134,7 +134,7 @@ class TestStreams:
         for _ in range(3):
             world.streamed("text", chunks=chunks)
             world.read(3)
-        assert world.ledger.merges
+        assert world.ledger.merges_chunks
         world.read(HELD_BACK)
         assert (
             world.figures() == [("text", Source.ENGINE, 100, 150)] * 2
@@ -143,21 +143,21 @@ class TestStreams:
 
     def test_a_page_that_is_some_steps_old_convicts_nobody(self, world: World) -> None:
         """It was written two steps of six requests before the gateway had read it."""
-        streams = [world.began("text", Kind.STREAM) for _ in range(6)]
+        streams = [world.began("text", AnswerKind.STREAM) for _ in range(6)]
         late = Speculation(12, 12, 36, (12, 0, 0))
         for second in range(20):
             asked = world.ledger.chunks
             for stream in streams:
                 for _ in range(20 + (second == 0)):
-                    world.ledger.stepped(stream)
+                    world.ledger.count_step(stream)
             world.drafted(Speculation(108 if second == 0 else 120, 0, 360, (0, 0, 0)))
             world.at += 1
             counted = {"0": world.counted}
-            world.ledger.read(
+            world.ledger.record_reading(
                 Reading(world.at, 6, 6, chunks=max(asked, world.ledger.chunks - 12), speculation=counted)
             )
-        assert not world.ledger.merges
-        assert world.ledger.bears_out("text")
+        assert not world.ledger.merges_chunks
+        assert world.ledger.confirms_steps("text")
         world.drafted(late)
         for stream in streams:
             world.finished(stream, ESTIMATE)
@@ -177,13 +177,13 @@ class TestStreams:
         for _ in range(3):
             world.streamed("text", chunks=110)
             world.read(3)
-        assert not world.ledger.merges
+        assert not world.ledger.merges_chunks
         world.read(HELD_BACK)
         assert world.booked == []
 
     def test_a_stream_with_more_tokens_than_steps_can_write_convicts_its_engine(self, world: World) -> None:
         world.streamed("text")
-        world.ledger.merged()
+        world.ledger.mark_merged()
         world.read(2 * HELD_BACK)
         assert world.booked == []
 
@@ -205,7 +205,7 @@ class TestStreams:
             world.drafted(Speculation(50, 50, 150, (50, 0, 0)))
             world.read(others=1)
         assert world.booked == []
-        assert not world.ledger.bears_out("text")
+        assert not world.ledger.confirms_steps("text")
 
     def test_beside_whole_answers_the_last_verdict_holds_for_a_while(self, world: World) -> None:
         world.streamed("table")
@@ -227,19 +227,19 @@ class TestStreams:
     ) -> None:
         world.streamed("text")
         world.read(3)
-        blurred = world.began("text", Kind.STREAM)
-        world.ledger.stepped(blurred)
-        world.ledger.blurs(blurred)
+        blurred = world.began("text", AnswerKind.STREAM)
+        world.ledger.count_step(blurred)
+        world.ledger.mark_uncountable(blurred)
         world.drafted()
         world.finished(blurred, told or ESTIMATE)
         world.read(3)
-        assert world.ledger.bears_out("text")
+        assert world.ledger.confirms_steps("text")
         assert world.booked[1:] == ([("text", told)] if told else [])
 
     def test_an_engine_that_goes_is_judged_by_what_is_known(self, world: World) -> None:
         world.streamed("text")
         world.read(3)
-        late = world.began("text", Kind.STREAM)
+        late = world.began("text", AnswerKind.STREAM)
         world.streamed("text")
         world.ledger.close()
         world.finished(late, ESTIMATE)
@@ -294,8 +294,8 @@ class Crowd:
         self._rng = Random(1)
         self.true = dict.fromkeys(self._accepts, NOTHING)
         self.booked: dict[Source, dict[str, Speculation]] = {}
-        self._ledger = Ledger(self._book)
-        self._requests: list[list[int | str | Entry]] = []
+        self._ledger = SpeculationLedger(self._book)
+        self._requests: list[list[int | str | LedgerEntry]] = []
         self._done = 0
         self._at = 0.0
         self._read()
@@ -314,9 +314,9 @@ class Crowd:
 
     def _begin(self) -> None:
         route = self._rng.choice(list(self._accepts))
-        kind = Kind.WHOLE if self._rng.random() < self._whole else Kind.STREAM
+        kind = AnswerKind.WHOLE if self._rng.random() < self._whole else AnswerKind.STREAM
         self._requests.append(
-            [route, self._rng.randint(*self._tokens), 0, 0, 0, self._ledger.began(route, kind)]
+            [route, self._rng.randint(*self._tokens), 0, 0, 0, self._ledger.request_sent(route, kind)]
         )
 
     def _step(self, request: list) -> None:  # type: ignore[type-arg]
@@ -331,20 +331,20 @@ class Crowd:
             self.true[route] = total(self.true[route], Speculation(1, accepted, 3, by_position))
         first, new = not written, min(accepted + 1, wanted - written)
         written, held = written + new, held + new
-        if entry.work.kind is Kind.STREAM and (first or held >= self.interval or written == wanted):
-            self._ledger.stepped(entry)
+        if entry.traits.kind is AnswerKind.STREAM and (first or held >= self.interval or written == wanted):
+            self._ledger.count_step(entry)
             chunks, held = chunks + 1, 0
         request[2:5] = written, held, chunks
         if written == wanted:
             self._requests.remove(request)
             self._done += 1
             sample = of_answer(None, completion_tokens=wanted, steps=chunks, depth=3)
-            self._ledger.finished(entry, sample, complete=True)
+            self._ledger.request_ended(entry, sample, complete=True)
 
     def _read(self) -> None:
         self._at += 1
         load, counted = len(self._requests), total(self.true["text"], self.true["table"])
-        self._ledger.read(
+        self._ledger.record_reading(
             Reading(
                 self._at,
                 load,
@@ -468,7 +468,7 @@ class TestRestarts:
     def test_a_restart_books_nothing_and_loses_no_later_figure(self, world: World) -> None:
         world.answered("text", TOLD)
         world.read()
-        running, told = world.began("text"), world.began("text", Kind.STREAM)
+        running, told = world.began("text"), world.began("text", AnswerKind.STREAM)
         world.restarted()
         world.finished(running, complete=False)
         world.finished(told, ESTIMATE)
@@ -544,7 +544,7 @@ class TestRestarts:
         st.tuples(
             st.sampled_from(["begin", "end", "end", "read", "read", "stranger", "restart"]),
             st.sampled_from(["text", "table"]),
-            st.sampled_from(list(Kind)),
+            st.sampled_from(list(AnswerKind)),
             st.sampled_from(["told", "estimate", "nothing", "broken"]),
         ),
         max_size=60,
@@ -553,13 +553,13 @@ class TestRestarts:
     st.integers(0, 9),
 )
 def test_never_more_is_booked_than_was_drafted(
-    moves: list[tuple[str, str, Kind, str]], tells: bool, seed: int
+    moves: list[tuple[str, str, AnswerKind, str]], tells: bool, seed: int
 ) -> None:
     """Whatever comes in whatever order: no draft is booked twice, or to a route that did not cause it."""
     world, rng = World(), Random(seed)
     world.read()
     true: Counter[str] = Counter()
-    gave: Counter[Entry] = Counter()
+    gave: Counter[LedgerEntry] = Counter()
     strangers: deque[int] = deque()
     for move, route, kind, gives in moves:
         if world.running:
@@ -567,8 +567,8 @@ def test_never_more_is_booked_than_was_drafted(
             more = rng.randrange(1, 30)
             world.drafted(Speculation(more, more, 3 * more, (more, 0, 0)))
             for _ in range(more + (gave[busy] == 0)):
-                world.ledger.stepped(busy)
-            true[busy.work.route] += more
+                world.ledger.count_step(busy)
+            true[busy.traits.route] += more
             gave[busy] += more
         if move == "begin":
             world.began(route, kind)
@@ -577,7 +577,7 @@ def test_never_more_is_booked_than_was_drafted(
             drafts = gave[request]
             if gives == "told" and tells and drafts:
                 world.finished(request, Sample(Source.REQUEST, Speculation(drafts, drafts)))
-            elif gives == "estimate" and request.work.kind is Kind.STREAM and drafts:
+            elif gives == "estimate" and request.traits.kind is AnswerKind.STREAM and drafts:
                 world.finished(request, Sample(Source.STREAM, Speculation(drafts, drafts)))
             else:
                 world.finished(request, complete=gives != "broken")
@@ -601,17 +601,3 @@ def test_never_more_is_booked_than_was_drafted(
         assert booked[route] <= true[route]
     assert not world.ledger._running.total()
     assert not world.ledger._estimates
-
-
-def test_a_tally_knows_the_last_minutes_apart_from_the_rest() -> None:
-    tally = Tally(depth=2)
-    assert tally.positions == [0, 0]
-    tally.add(Speculation(100, 100, 300, (60, 30, 10)))
-    tally.fold(0.0)
-    tally.fold(10.0)
-    assert (tally.recent.at, tally.recent.sums.length) == (0.0, 2.0)
-    tally.add(Speculation(100, 300, 300, (100, 100, 100)))
-    tally.fold(3000.0)
-    assert tally.recent.sums.length == pytest.approx(4.0, abs=0.001)
-    assert (tally.drafts, tally.accepted, tally.draft_tokens) == (200, 400, 600)
-    assert tally.positions == [160, 130, 110]

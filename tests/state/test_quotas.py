@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gateway.config import KeyLimits, Keys, parse
 from gateway.errors import BodyTooLarge, RateLimited
-from gateway.state.quotas import Quotas, Visit
+from gateway.state.quotas import Quotas, QuotaUse
 from gateway.wire import openai as openai_wire
 from tests.api.test_auth import KEY, OTHER, guarded
 from tests.support import FakeEngine, answer, chat, data_url, hang, png, until
@@ -62,9 +62,9 @@ def quotas(clock: Clock) -> Quotas:
     return Quotas(clock)
 
 
-def entered(quotas: Quotas, name: str) -> Visit:
-    visit = quotas.visit(name)
-    visit.enter()
+def entered(quotas: Quotas, name: str) -> QuotaUse:
+    visit = quotas.open_use(name)
+    visit.admit()
     return visit
 
 
@@ -73,9 +73,9 @@ def test_without_a_key_or_limits_everything_may_come(quotas: Quotas) -> None:
     for name in ("", "a", "gone"):
         visits = [entered(quotas, name) for _ in range(100)]
         for visit in visits:
-            visit.bring(10**9)
+            visit.add_image_bytes(10**9)
             assert visit.headers() == {}
-            visit.leave()
+            visit.release()
         assert quotas.in_flight(name) == 0
 
 
@@ -88,11 +88,11 @@ def test_requests_by_the_minute(quotas: Quotas, clock: Clock) -> None:
     }
     entered(quotas, "a")
     clock.now += 0.5
-    refused = quotas.visit("a")
+    refused = quotas.open_use("a")
     with pytest.raises(
         RateLimited, match=r"may send 2 requests a minute \(auth.limits: requests_per_"
     ) as told:
-        refused.enter()
+        refused.admit()
     assert (told.value.code, told.value.retry_after) == ("rate_limit_exceeded", 30)
     assert refused.headers()["x-ratelimit-remaining-requests"] == "0"
     assert refused.headers()["x-ratelimit-reset-requests"] == "59.5s"
@@ -108,8 +108,8 @@ def test_requests_at_once(quotas: Quotas) -> None:
         entered(quotas, "a")
     assert told.value.retry_after == 1
     entered(quotas, "b")
-    first.leave()
-    first.leave()
+    first.release()
+    first.release()
     assert quotas.in_flight("a") == 1
     entered(quotas, "a")  # the one that was refused has not cost one of the minute's
     assert quotas.in_flight("a") == 2
@@ -117,24 +117,24 @@ def test_requests_at_once(quotas: Quotas) -> None:
 
 def test_image_bytes_by_the_minute(quotas: Quotas, clock: Clock) -> None:
     quotas.configure(config(a=KeyLimits(image_bytes_per_minute=6000)))
-    entered(quotas, "a").bring(6000)
+    entered(quotas, "a").add_image_bytes(6000)
     clock.now += 10.0
     visit = entered(quotas, "a")
-    visit.bring(0)
+    visit.add_image_bytes(0)
     with pytest.raises(
         RateLimited, match=r"may send 6,000 image bytes a minute \(auth.limits: image_by"
     ) as told:
-        visit.bring(2000)
+        visit.add_image_bytes(2000)
     assert told.value.retry_after == 10
     assert visit.headers()["x-ratelimit-remaining-image-bytes"] == "1000"
     clock.now += 10.0
-    visit.bring(2000)
+    visit.add_image_bytes(2000)
 
 
 def test_more_images_than_a_minute_allows_are_no_matter_of_waiting(quotas: Quotas) -> None:
     quotas.configure(config(a=KeyLimits(image_bytes_per_minute=6000)))
     with pytest.raises(BodyTooLarge, match="images are 6,001 bytes, and the key 'a' may send 6,000") as told:
-        entered(quotas, "a").bring(6001)
+        entered(quotas, "a").add_image_bytes(6001)
     assert (told.value.code, told.value.retry_after) == ("image_bytes_over_limit", None)
 
 
@@ -151,9 +151,9 @@ def test_limits_that_change_find_what_was_used_before(quotas: Quotas) -> None:
     quotas.configure(config(a=KeyLimits(concurrent=3, requests_per_minute=10)))
     with pytest.raises(RateLimited, match="has 3 requests here already"):
         entered(quotas, "a")
-    running.pop().leave()
+    running.pop().release()
     for _ in range(4):
-        entered(quotas, "a").leave()
+        entered(quotas, "a").release()
     quotas.configure(config(a=KeyLimits(requests_per_minute=5)))
     entered(quotas, "a")
     with pytest.raises(RateLimited, match="5 requests a minute"):
@@ -165,12 +165,12 @@ def test_what_a_key_that_is_gone_had_is_forgotten(quotas: Quotas) -> None:
     quotas.configure(config("a b"))
     running = entered(quotas, "a")
     for name in ("a", "b", "", "x"):
-        quotas.ended(name, 200, 10)
+        quotas.count_request(name, 200, 10)
     assert quotas.requests == {("a", 200): 1, ("b", 200): 1, ("", 200): 1}
     assert quotas.image_bytes == {"a": 10, "b": 10}
     quotas.configure(config("b"))
-    running.leave()
-    quotas.ended("a", 200, 10)
+    running.release()
+    quotas.count_request("a", 200, 10)
     assert quotas.requests == {("b", 200): 1, ("", 200): 1}
     assert quotas.image_bytes == {"b": 10}
 
@@ -181,17 +181,17 @@ def test_whatever_happens_a_place_is_given_back_once(data: st.DataObject) -> Non
     clock = Clock()
     quotas = Quotas(clock)
     quotas.configure(config())
-    inside: list[Visit] = []
+    inside: list[QuotaUse] = []
     for _ in range(data.draw(st.integers(0, 30))):
         clock.now += data.draw(st.floats(0, 30))
         step = data.draw(st.sampled_from(["enter", "leave", "leave again", "configure"]))
         if step == "enter":
-            visit = quotas.visit("a")
+            visit = quotas.open_use("a")
             try:
-                visit.enter()
+                visit.admit()
             except RateLimited as error:
                 assert (error.retry_after or 0) >= 1  # noqa: PT017 - whether it is raised is open
-                visit.leave()
+                visit.release()
             else:
                 inside.append(visit)
         elif step == "configure":
@@ -200,9 +200,9 @@ def test_whatever_happens_a_place_is_given_back_once(data: st.DataObject) -> Non
             quotas.configure(config(a=limits))
         elif inside:
             visit = inside.pop(data.draw(st.integers(0, len(inside) - 1)))
-            visit.leave()
+            visit.release()
             if step == "leave again":
-                visit.leave()
+                visit.release()
         assert quotas.in_flight("a") == len(inside)
 
 
@@ -340,13 +340,13 @@ async def test_whatever_becomes_of_requests_their_places_are_given_back(
         content = b"{" if end == "no json" else json.dumps(body).encode()
         post = gateway.http.post(CHAT, content=content, headers={"content-type": "application/json"})
         if end == "left":
-            sent = gateway.gateway.state.open
+            sent = gateway.gateway.state.requests.open
             task = asyncio.create_task(post)
-            await until(lambda: gateway.gateway.state.open > sent or task.done())
+            await until(lambda: gateway.gateway.state.requests.open > sent or task.done())
             task.cancel()
             return
         with contextlib.suppress(httpx.RemoteProtocolError):
             await post
 
     await asyncio.gather(*map(one, ends))
-    await until(lambda: in_flight(gateway) == gateway.gateway.state.open == 0)
+    await until(lambda: in_flight(gateway) == gateway.gateway.state.requests.open == 0)

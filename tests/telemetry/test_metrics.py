@@ -12,11 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import gateway
 from gateway.config import parse
-from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
+from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, SpeculationFault, Usage
 from gateway.policy.account.acceptance import Sample, Source
 from gateway.state.fleet import Fleet
-from gateway.state.ledger import Kind
-from gateway.state.store import Lease, State
+from gateway.state.ledger import AnswerKind
+from gateway.state.lease import Lease
+from gateway.state.store import State
 from gateway.telemetry.metrics import Metrics, _Counter, _Histogram
 from tests.telemetry.records import record
 
@@ -51,7 +52,7 @@ async def test_the_process_tells_its_memory_its_open_files_and_its_tasks(state: 
 
 
 async def test_what_requests_hold_is_shown_beside_what_they_may(state: State) -> None:
-    state.memory.hold("a").add(1234)
+    state.memory.claim("a").add(1234)
     found = await series(Metrics(state))
     assert found["ocr_gateway_inflight_bytes", ()] == 1234
     assert found["ocr_gateway_inflight_bytes_limit", ()] == state.memory.limit
@@ -69,7 +70,7 @@ async def test_an_engine_cannot_make_series_of_its_own(state: State) -> None:
 async def test_gauges_show_the_state_at_the_moment_of_the_scrape(state: State) -> None:
     metrics = Metrics(state)
     state.mark("e:1", up=True)
-    state.read("e:1", Reading(at=7.0, load=5, own=0, mismatch="another depth"))
+    state.record_reading("e:1", Reading(at=7.0, load=5, own=0, mismatch="another depth"))
     lease = state.take("table")
     assert isinstance(lease, Lease)
     state.wait("text", lambda: None, avoid="e:1")
@@ -136,9 +137,9 @@ routes:
     busy = "ocr_gateway_engine_busy_ratio", (("engine", "e:1"), ("pool", "mtp3"))
     assert (await series(metrics))[busy] == 0
     state.mark("e:1", up=True)
-    state.read("e:1", Reading(at=7.0, load=64, own=0))
+    state.record_reading("e:1", Reading(at=7.0, load=64, own=0))
     assert (await series(metrics))[busy] == pytest.approx(64 * 1.1 / (64 + 0.1 * 2 / (1 / 256 + 1 / 64)))
-    state.read("e:1", Reading(at=7.0, load=63, own=0))
+    state.record_reading("e:1", Reading(at=7.0, load=63, own=0))
     with state.take("table") as lease:  # type: ignore[union-attr]
         assert lease.engine.name == "e:1"
         assert (await series(metrics))[busy] == 1
@@ -166,7 +167,7 @@ async def test_what_engines_counted_themselves_is_shown_over_their_restarts(stat
     assert ("ocr_gateway_engine_spec_drafts_total", engine) not in await series(metrics)
     for at, drafts in enumerate((50, 60, 5, 15)):
         speculation = Speculation(drafts, 2 * drafts, 3 * drafts, (drafts, drafts, 0))
-        state.read("e:1", Reading(at=at, load=0, own=0, speculation={"0": speculation}))
+        state.record_reading("e:1", Reading(at=at, load=0, own=0, speculation={"0": speculation}))
     found = await series(metrics)
     assert found["ocr_gateway_engine_spec_drafts_total", engine] == 20
     assert found["ocr_gateway_engine_spec_accepted_tokens_total", engine] == 40
@@ -185,7 +186,7 @@ async def test_speculation_is_counted_by_where_it_is_known_from(state: State) ->
         Sample(Source.ENGINE, told),
         Sample(Source.STREAM, Speculation(110, 190)),
     ):
-        state._book("text", "mtp3", sample)
+        state.speculation.book("text", "mtp3", sample)
     found = await series(metrics)
 
     def labels(source: str) -> tuple[tuple[str, str], ...]:
@@ -210,11 +211,27 @@ async def test_a_state_tells_its_metrics_what_counts(state: State) -> None:
     lease = state.take("table")
     assert isinstance(lease, Lease)
     with lease:
-        lease.sent(Kind.WHOLE)
-        lease.told(Speculation(4, 6, 12, (3, 2, 1)), 11)
+        lease.request_sent(AnswerKind.WHOLE)
+        lease.answer_complete(Speculation(4, 6, 12, (3, 2, 1)), 11)
     assert (await series(metrics))[
         "ocr_gateway_spec_drafts_total", (("pool", "mtp3"), ("route", "table"), ("source", "request"))
     ] == 4
+
+
+async def test_figures_that_do_not_add_up_are_counted_by_engine_and_reason(state: State) -> None:
+    metrics = Metrics(state)
+    state.mark("e:1", up=True)
+    name = "ocr_gateway_engine_speculation_rejected_total"
+    assert not [found for found, _ in await series(metrics) if found == name]
+    for fault in (SpeculationFault.FORMAT, SpeculationFault.HISTOGRAM_SUMS, SpeculationFault.FORMAT):
+        lease = state.take("table")
+        assert isinstance(lease, Lease)
+        with lease:
+            lease.request_sent(AnswerKind.WHOLE)
+            lease.answer_complete(fault, 11)
+    found = {labels: value for (one, labels), value in (await series(metrics)).items() if one == name}
+    engine = (("engine", "e:1"), ("pool", "mtp3"))
+    assert found == {(*engine, ("reason", "format")): 2, (*engine, ("reason", "histogram_sums")): 1}
 
 
 async def test_what_happened_is_counted(state: State, monkeypatch: pytest.MonkeyPatch) -> None:

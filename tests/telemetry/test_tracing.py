@@ -286,7 +286,7 @@ async def test_no_span_stays_open_whatever_engines_and_clients_do(spans: Recorde
             await asyncio.gather(*(client() for _ in range(12)))
             go_on.set()
             await asyncio.gather(*asked, return_exceptions=True)
-        await until(lambda: not served_fleet.gateway.state.open)
+        await until(lambda: not served_fleet.gateway.state.requests.open)
     assert spans.open == 0
     assert len({span.context.span_id for span in spans.ended}) == len(spans.ended)
 

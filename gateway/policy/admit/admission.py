@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,11 +18,6 @@ _ENOUGH_STARTS = 3
 # Retry-After, in seconds: its bounds, and what stands for an unknown one.
 _SHORTEST_S, _LONGEST_S = 1, 60
 _UNKNOWN_S = 2
-# Expected output of a route before it has answered (tokens), and how much each later answer counts.
-_FIRST_GUESS = 256.0
-_WEIGHT = 0.05
-# More than one answer can hold; an engine that claims more must not cost its route all its turns.
-_MOST_TOKENS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +179,6 @@ def refusal(
     max_waiting: int,
     max_wait_s: float,
     per_s: float | None,
-    up: bool = True,
     ahead: int | None = None,
     makes_room: bool = False,
 ) -> Refusal | None:
@@ -197,12 +191,9 @@ def refusal(
         max_waiting: those that may; 0 where nobody may.
         max_wait_s: seconds that the request may wait, by its route and by its own deadline.
         per_s: the queue's speed; None while unknown.
-        up: an engine of its route answers.
         ahead: those of them that go before it; None where all do.
         makes_room: another would leave a full queue for it.
     """
-    if not up:
-        return Refusal(Shed.NO_ENGINE, _UNKNOWN_S)
     ahead = waiting if ahead is None else ahead
     if waiting >= max_waiting and not makes_room:
         return Refusal(Shed.QUEUE_FULL, _retry_after(waiting, max_waiting, max_wait_s, per_s, _UNKNOWN_S))
@@ -236,17 +227,3 @@ def _retry_after(
         room = math.floor(min(max_waiting, max_wait_s * per_s))
         seconds = (waiting + 1 - room) / per_s
     return math.ceil(min(max(seconds, _SHORTEST_S), _LONGEST_S))
-
-
-class MeanTokens(NamedTuple):
-    """Running mean of a route's output length; a guess, which counts as one answer, until some are known."""
-
-    tokens: float = _FIRST_GUESS
-    answers: int = 1
-
-    def after(self, tokens: int) -> MeanTokens:
-        """Return the mean after one more answer; the latest ones, about twenty, count most."""
-        answers = self.answers + 1
-        weight = max(1 / answers, _WEIGHT)
-        length = min(max(tokens, 1), _MOST_TOKENS)
-        return MeanTokens(self.tokens + weight * (length - self.tokens), answers)

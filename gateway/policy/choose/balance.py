@@ -85,12 +85,24 @@ class EngineView(NamedTuple):
         """Return whether it may take one more request."""
         if not self.up:
             return Fitness.DOWN if self.known else Fitness.RESTING
-        if now < self.rests_until or not self.breaker.at(now, rules).allows(self.fresh, rules):
-            return Fitness.RESTING
-        back = now - self.back_since
-        if back < WARM_S and self.fresh >= _WARM_FROM * 2**back:
+        if now < self._unavailable_until(rules) or not self.breaker.at(now, rules).allows(self.fresh, rules):
             return Fitness.RESTING
         return Fitness.FREE if self.ready else Fitness.HELD
+
+    def available_at(self, now: float, rules: Rules) -> float:
+        """Return when, after `now`, it may take a request again only because time passes.
+
+        Infinity where it waits for nothing, or for an event: that it answers, that a request of it ends.
+        """
+        until = self._unavailable_until(rules)
+        return until if self.up and until > now else math.inf
+
+    def _unavailable_until(self, rules: Rules) -> float:
+        """Until when it rests, its breaker is open, or it has all requests that it may have so soon."""
+        until = max(self.rests_until, self.breaker.half_open_at(rules))
+        if self.fresh >= _WARM_FROM:
+            until = max(until, self.back_since + min(WARM_S, math.log2((self.fresh + 1) / _WARM_FROM)))
+        return until
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,12 @@ class Board:
         # A held engine frees itself soonest; one that is down may never.
         hope = next((reason for reason in (Fitness.HELD, Fitness.RESTING) if reason in reasons), Fitness.DOWN)
         return Choice(None, hope)
+
+    def available_at(self, now: float, rules: Rules) -> float:
+        """Return when the next engine may take a request again only because time passes; see EngineView."""
+        return min(
+            (self._views[place].available_at(now, rules) for place in self._unsettled), default=math.inf
+        )
 
     def candidates(self, route: int, now: float, rules: Rules) -> list[tuple[str, float, int, Fitness]]:
         """Return name, gain, load and fitness of every engine that a route may use, best gain first."""

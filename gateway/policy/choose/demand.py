@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.policy.choose.gain import Table
+    from gateway.policy.choose.gain import SpeedTable
 
 # Without a profile an engine at a tenth of its useful load is taken to write a little more than half of what
 # it can: the middle of three routes on two simulated GPUs (plain, at a quarter: .59 to 1; this says .79).
 _HALFWAY = 0.1
 
 
-def useful_load(table: Table, route: int) -> int:
+def useful_load(table: SpeedTable, route: int) -> int:
     """Return the requests of a route up to which one engine of a pool is the right place for them.
 
     That is the crossover where another depth wins beyond it, else the load from which requests wait.
@@ -37,7 +37,7 @@ def counts(own: Sequence[int], load: int, mix: Sequence[float]) -> list[float]:
     return [load * weight / total for weight in weights]
 
 
-def busy(table: Table, useful: Sequence[int], requests: Sequence[float]) -> float:
+def busy(table: SpeedTable, useful: Sequence[int], requests: Sequence[float]) -> float:
     """Return the tokens per second an engine writes at its load over those at its useful load.
 
     It is 1 at the useful load, and beyond that grows as the load does. Tokens per second say how much of an

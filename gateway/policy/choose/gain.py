@@ -131,7 +131,7 @@ class Appraisal:
     cap: int
 
 
-class Table:
+class SpeedTable:
     """What is known of one pool's engines, route by route in the configuration's order."""
 
     def __init__(

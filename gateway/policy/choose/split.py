@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gateway.policy.choose.gain import Table
+    from gateway.policy.choose.gain import SpeedTable
 
     # Requests by pool, then by route.
     Split = list[list[float]]
@@ -31,7 +31,7 @@ _CHUNKS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class SplitPool:
     """One pool as a plan sees it.
 
     Attributes:
@@ -40,13 +40,13 @@ class Pool:
         routes: by route, whether it may use the pool.
     """
 
-    table: Table
+    table: SpeedTable
     engines: int
     routes: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SplitPlan:
     """Where the requests of a population go.
 
     Attributes:
@@ -56,12 +56,12 @@ class Plan:
     """
 
     population: tuple[int, ...]
-    targets: Mapping[str, Sequence[float]]
+    targets: Mapping[str, tuple[float, ...]]
     loads: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class SplitInputs:
     """What a plan is made for.
 
     Attributes:
@@ -70,12 +70,12 @@ class Situation:
         pools: those with engines; each with a curve for every route that may use it.
     """
 
-    plan: Plan | None
+    plan: SplitPlan | None
     population: Sequence[int]
-    pools: Mapping[str, Pool]
+    pools: Mapping[str, SplitPool]
 
 
-def replanned(situation: Situation) -> Plan | None:
+def replanned(situation: SplitInputs) -> SplitPlan | None:
     """Return the plan for a population; the one there is as long as that has not changed much."""
     plan, population, pools = situation.plan, situation.population, situation.pools
     ways = [
@@ -95,10 +95,10 @@ def replanned(situation: Situation) -> Plan | None:
         key=lambda found: found[0],
     )
     if not best >= _BETTER * base:
-        return Plan(tuple(population), {}, {})
-    return Plan(
+        return SplitPlan(tuple(population), {}, {})
+    return SplitPlan(
         tuple(population),
-        dict(zip(pools, split, strict=True)),
+        {name: tuple(counts) for name, counts in zip(pools, split, strict=True)},
         {name: sum(counts) / pool.engines for (name, pool), counts in zip(pools.items(), split, strict=True)},
     )
 
@@ -106,7 +106,7 @@ def replanned(situation: Situation) -> Plan | None:
 class _Planner:
     """Splits between pools, and what they are worth: tokens per second, by the pools' tables."""
 
-    def __init__(self, pools: Sequence[Pool]) -> None:
+    def __init__(self, pools: Sequence[SplitPool]) -> None:
         self._pools = pools
 
     def value(self, index: int, counts: Sequence[float]) -> float:

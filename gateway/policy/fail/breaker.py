@@ -96,10 +96,13 @@ class Breaker:
 
         It may be asked at any time: what it answers does not depend on when it was asked before.
         """
-        due = self.since + rules.open_s
-        if self.phase is not Phase.OPEN or now < due:
+        if self.phase is not Phase.OPEN or now < (due := self.half_open_at(rules)):
             return self
         return _TABLE[self.phase, _Sign.PAUSED_ENOUGH](self, due, rules)
+
+    def half_open_at(self, rules: Rules) -> float:
+        """Return when an open breaker becomes half-open; minus infinity in other phases."""
+        return self.since + rules.open_s if self.phase is Phase.OPEN else -math.inf
 
     def allows(self, in_flight: int, rules: Rules) -> bool:
         """Whether the engine, with so many requests of ours in flight, may get one more."""

@@ -153,35 +153,7 @@ class Budget:
         return Budget(self.share, min(CAP, self.remaining(now) + by), max(now, self.updated_at))
 
 
-class Verdict(StrEnum):
-    """Why a failed attempt is tried again, or is not.
-
-    Attributes:
-        RETRY: it is.
-        FINAL: its kind of failure never is.
-        BEGUN: a byte has gone out to the client.
-        REPEATED: the request has had its retries.
-        LATE: its time is over.
-        BUDGET: the shared budget is spent.
-    """
-
-    RETRY = auto()
-    FINAL = auto()
-    REPEATED = auto()
-    LATE = auto()
-    BUDGET = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Whether to try again, why, and the budget after that."""
-
-    retry: bool
-    reason: Verdict
-    budget: Budget
-
-
-def may_retry(
+def budget_after_retry(
     failure: Failure,
     *,
     attempts: int,
@@ -189,8 +161,11 @@ def may_retry(
     seconds_left: float,
     budget: Budget,
     now: float,
-) -> Decision:
-    """Decide whether a request of whose answer nothing has gone out is tried again on another engine.
+) -> Budget | None:
+    """Decide whether a request is tried again on another engine, of whose answer nothing has gone out.
+
+    Returns:
+        The budget that is left then; None where the request is not tried again.
 
     Args:
         failure: what went wrong with the last attempt.
@@ -203,13 +178,6 @@ def may_retry(
         now: the time.
     """
     kind = _KINDS[failure]
-    if not kind.retried:
-        return Decision(False, Verdict.FINAL, budget)
-    if max(attempts, 1) > per_request:
-        return Decision(False, Verdict.REPEATED, budget)
-    if seconds_left <= 0:
-        return Decision(False, Verdict.LATE, budget)
-    if kind.exempt:
-        return Decision(True, Verdict.RETRY, budget)
-    spent = budget.spend(now)
-    return Decision(True, Verdict.RETRY, spent) if spent else Decision(False, Verdict.BUDGET, budget)
+    if not kind.retried or max(attempts, 1) > per_request or seconds_left <= 0:
+        return None
+    return budget if kind.exempt else budget.spend(now)

@@ -1,6 +1,8 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.policy.account.pace import Pace
+from gateway.policy.account.pace import MeanTokens, Pace
 
 
 def test_nothing_is_written_at_first() -> None:
@@ -28,3 +30,27 @@ def test_the_latest_half_minute_counts_most_and_silence_counts() -> None:
         pace = pace.after(200, now)
     assert pace.rate(200) == pytest.approx(200, rel=0.05)
     assert pace.rate(290) == pytest.approx(10, rel=0.05)
+
+
+def test_a_route_that_has_not_answered_is_guessed_and_the_guess_soon_forgotten() -> None:
+    mean = MeanTokens()
+    assert mean.tokens == 256
+    for _ in range(60):
+        mean = mean.after(700)
+    assert mean.tokens == pytest.approx(700, rel=0.02)
+
+
+def test_the_mean_follows_a_change_but_not_one_answer() -> None:
+    mean = MeanTokens(60.0, 1000)
+    assert mean.after(4000).tokens < 300
+    for _ in range(100):
+        mean = mean.after(700)
+    assert mean.tokens == pytest.approx(700, rel=0.02)
+
+
+@given(st.lists(st.integers(-5, 10**400), max_size=30))
+def test_no_engine_makes_its_route_free_or_endless(lengths: list[int]) -> None:
+    mean = MeanTokens()
+    for length in lengths:
+        mean = mean.after(length)
+        assert 1 <= mean.tokens <= 1_000_000

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.admit.admission import (
-    MeanTokens,
     QueueSpeed,
     Refusal,
     Shed,
@@ -267,10 +266,6 @@ def test_where_nobody_may_wait_nobody_does() -> None:
     assert refusal(waiting=0, max_waiting=0, max_wait_s=30, per_s=0.25) == Refusal(Shed.QUEUE_FULL, 4)
 
 
-def test_without_an_engine_nobody_waits() -> None:
-    assert refusal(waiting=0, max_waiting=9, max_wait_s=30, per_s=9.0, up=False) == Refusal(Shed.NO_ENGINE, 2)
-
-
 def test_one_that_waited_in_vain_hears_when_it_would_be_served() -> None:
     timed_out = partial(put_out, Shed.TIMED_OUT)
     assert timed_out(waiting=100, max_waiting=512, max_wait_s=30, per_s=2.0) == Refusal(Shed.TIMED_OUT, 21)
@@ -320,27 +315,3 @@ def test_every_refusal_says_a_time_and_is_lifted_by_it(
 
 
 # --- what a request is expected to cost
-
-
-def test_a_route_that_has_not_answered_is_guessed_and_the_guess_soon_forgotten() -> None:
-    mean = MeanTokens()
-    assert mean.tokens == 256
-    for _ in range(60):
-        mean = mean.after(700)
-    assert mean.tokens == pytest.approx(700, rel=0.02)
-
-
-def test_the_mean_follows_a_change_but_not_one_answer() -> None:
-    mean = MeanTokens(60.0, 1000)
-    assert mean.after(4000).tokens < 300
-    for _ in range(100):
-        mean = mean.after(700)
-    assert mean.tokens == pytest.approx(700, rel=0.02)
-
-
-@given(st.lists(st.integers(-5, 10**400), max_size=30))
-def test_no_engine_makes_its_route_free_or_endless(lengths: list[int]) -> None:
-    mean = MeanTokens()
-    for length in lengths:
-        mean = mean.after(length)
-        assert 1 <= mean.tokens <= 1_000_000

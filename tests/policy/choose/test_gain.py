@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.policy.choose.gain import (
     Crossover,
     Curve,
-    Table,
+    SpeedTable,
     crossover_by_curves,
     crossover_by_schedule,
     depth_at,
@@ -36,8 +36,8 @@ points = st.lists(
 AT_64 = Crossover(64, True)
 
 
-def table(curve: Curve | None, max_load: int = 256, crossover: Crossover = AT_64) -> Table:
-    return Table([curve], [crossover], max_load)
+def table(curve: Curve | None, max_load: int = 256, crossover: Crossover = AT_64) -> SpeedTable:
+    return SpeedTable([curve], [crossover], max_load)
 
 
 def speed(curve: Curve, load: int) -> float:
@@ -114,7 +114,7 @@ def test_a_request_does_not_crowd_the_engine_where_it_would_run_fastest_itself()
 
 
 def test_what_others_sent_counts_and_has_our_mix() -> None:
-    both = Table([DEEP, PLAIN], [AT_64] * 2, 256)
+    both = SpeedTable([DEEP, PLAIN], [AT_64] * 2, 256)
     assert both.appraise([10, 10], 20, [0, 0]) == both.appraise([20, 20], 0, [0, 0])
     assert both.appraise([0, 0], 20, [3, 3]).gains == both.appraise([10, 10], 0, [0, 0]).gains
     assert both.appraise([0, 0], 20, [0, 0]).gains == both.appraise([0, 0], 20, [1, 1]).gains
@@ -127,7 +127,7 @@ def rate_of(counts: dict[Curve, int]) -> float:
 
 
 def test_the_gain_counts_what_neighbours_of_other_routes_lose() -> None:
-    mixed = Table([DEEP, PLAIN], [AT_64] * 2, 256)
+    mixed = SpeedTable([DEEP, PLAIN], [AT_64] * 2, 256)
     gains = mixed.appraise([20, 10], 0, [0, 0]).gains
     before = rate_of({DEEP: 20, PLAIN: 10})
     assert gains[0] == pytest.approx(rate_of({DEEP: 21, PLAIN: 10}) - before, rel=1e-3)
@@ -135,16 +135,16 @@ def test_the_gain_counts_what_neighbours_of_other_routes_lose() -> None:
 
 
 def test_a_weight_makes_a_routes_tokens_worth_more() -> None:
-    even, weighted = (Table([DEEP, PLAIN], [AT_64] * 2, 256, weights) for weights in ([1, 1], [1, 3]))
+    even, weighted = (SpeedTable([DEEP, PLAIN], [AT_64] * 2, 256, weights) for weights in ([1, 1], [1, 3]))
     counts = [20, 20], 0, [0, 0]
     assert weighted.appraise(*counts).gains[1] > 2 * even.appraise(*counts).gains[1]
-    scaled = Table([DEEP], [AT_64], 256, [5.0]).appraise([9], 0, [0]).gains[0]
+    scaled = SpeedTable([DEEP], [AT_64], 256, [5.0]).appraise([9], 0, [0]).gains[0]
     assert scaled == pytest.approx(5 * table(DEEP).appraise([9], 0, [0]).gains[0])
 
 
 def test_a_neighbour_without_a_curve_is_slowed_as_the_route_itself_is() -> None:
-    alone = Table([DEEP], [AT_64], 256).appraise([30], 0, [0]).gains
-    assert Table([DEEP, None], [AT_64] * 2, 256).appraise([20, 10], 0, [0, 0]).gains[0] == pytest.approx(
+    alone = SpeedTable([DEEP], [AT_64], 256).appraise([30], 0, [0]).gains
+    assert SpeedTable([DEEP, None], [AT_64] * 2, 256).appraise([20, 10], 0, [0, 0]).gains[0] == pytest.approx(
         alone[0]
     )
 
@@ -186,7 +186,7 @@ class TestHold:
         assert table(spike).appraise([1], 0, [0]).cap >= 10
 
     def test_an_engine_without_all_its_profiles_holds_at_max_load_only(self) -> None:
-        mixed = Table([DEEP, None], [AT_64] * 2, 256)
+        mixed = SpeedTable([DEEP, None], [AT_64] * 2, 256)
         assert mixed.appraise([1, 0], 0, [0, 0]).cap < 256
         assert mixed.appraise([1, 1], 0, [0, 0]).cap == 256
 
@@ -218,7 +218,7 @@ class TestSchedule:
         assert second == pytest.approx(first * 2**0.5, abs=2)
 
     def test_a_crowd_of_another_route_counts_by_its_own_crossover(self) -> None:
-        mixed = Table([None, None], [Crossover(60, True), Crossover(20, True)], 256)
+        mixed = SpeedTable([None, None], [Crossover(60, True), Crossover(20, True)], 256)
         assert mixed.appraise([0, 5], 0, [0, 0]).gains[0] == mixed.appraise([15, 0], 0, [0, 0]).gains[0]
 
     def test_without_a_schedule_loads_are_equal(self) -> None:
@@ -283,11 +283,11 @@ def test_the_loads_at_which_a_depth_wins() -> None:
 
 
 def test_the_expected_rate_is_the_profiles_sum() -> None:
-    both = Table([DEEP, PLAIN], [AT_64] * 2, 256)
+    both = SpeedTable([DEEP, PLAIN], [AT_64] * 2, 256)
     assert both.expected_rate([32, 0]) == pytest.approx(DEEP.rate(32))
     assert both.expected_rate([0, 0]) == 0
     assert both.expected_rate([16, 16]) == pytest.approx(rate_of({DEEP: 16, PLAIN: 16}))
-    assert Table([DEEP, None], [AT_64] * 2, 256).expected_rate([1, 1]) is None
+    assert SpeedTable([DEEP, None], [AT_64] * 2, 256).expected_rate([1, 1]) is None
     assert both.profiled(0)
     assert both.crossover(1) == Crossover(64, True)
 
@@ -306,7 +306,7 @@ def worked_out(
     load: int,
 ) -> list[float]:
     """Gains by the formulas as they read, each by itself."""
-    tables = [Table([curve], [AT_64], 256).slownesses(0) if curve else None for curve in curves]
+    tables = [SpeedTable([curve], [AT_64], 256).slownesses(0) if curve else None for curve in curves]
     known = [(count, found) for count, found in zip(counts, tables, strict=True) if found is not None]
     before = sum(count * found[load] for count, found in known)
     after = sum(count * found[load + 1] for count, found in known)
@@ -354,7 +354,7 @@ def test_what_is_remembered_is_what_working_it_out_gives(
     curves = [curve for (curve, _), _ in routes]
     crossovers = [crossover for (_, crossover), _ in routes]
     weights = [weight for _, weight in routes]
-    mixed = Table(curves, crossovers, 256, weights)
+    mixed = SpeedTable(curves, crossovers, 256, weights)
     for counts, foreign in engines + engines[::-1]:
         own = counts[: len(routes)]
         for mix in ([0] * len(routes), [3, 1, 0, 2][: len(routes)]):
@@ -364,7 +364,7 @@ def test_what_is_remembered_is_what_working_it_out_gives(
             appraisal = mixed.appraise(own, foreign, mix)
             # By schedule and by profile; the same to the last bit.
             assert list(appraisal.gains) == worked_out(curves, crossovers, weights, spread, load)
-            assert appraisal.cap == Table(curves, crossovers, 256, weights).cap(
+            assert appraisal.cap == SpeedTable(curves, crossovers, 256, weights).cap(
                 tuple(math.ceil(share * 16 / sum(shares)) for share in shares)
             )
 
@@ -373,7 +373,7 @@ def test_what_was_forgotten_is_worked_out_again_and_a_table_out_of_use_is_freed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gateway.policy.choose.gain._REMEMBERED", 2)
-    both = Table([DEEP, PLAIN], [AT_64] * 2, 256)
+    both = SpeedTable([DEEP, PLAIN], [AT_64] * 2, 256)
     mixes = [(1, 2), (30, 1), (0, 9), (100, 100)]
     first = [both.appraise(mix, 0, [0, 0]) for mix in mixes]
     assert first == [both.appraise(mix, 0, [0, 0]) for mix in mixes]

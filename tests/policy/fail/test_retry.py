@@ -10,12 +10,10 @@ from gateway.policy.fail.retry import (
     CAP,
     FLOOR_PER_S,
     Budget,
-    Decision,
     Failure,
-    Verdict,
     blame,
+    budget_after_retry,
     failure_of,
-    may_retry,
     was_seen,
 )
 
@@ -25,7 +23,7 @@ FULL = Budget(0.1)
 EMPTY = Budget(0.1, level=0.0, updated_at=50.0)
 
 
-def decided(failure: Failure, **changes: Any) -> Decision:
+def left(failure: Failure, **changes: Any) -> Budget | None:
     case: dict[str, Any] = {
         "attempts": 1,
         "per_request": 1,
@@ -33,48 +31,41 @@ def decided(failure: Failure, **changes: Any) -> Decision:
         "budget": FULL,
         "now": 50.0,
     }
-    return may_retry(failure, **(case | changes))
+    return budget_after_retry(failure, **(case | changes))
 
 
 @pytest.mark.parametrize("failure", Failure)
 def test_what_another_engine_may_do_better_is_retried(failure: Failure) -> None:
-    decision = decided(failure)
-    assert decision.retry == (failure in RETRIED)
-    assert decision.reason == (Verdict.RETRY if failure in RETRIED else Verdict.FINAL)
+    assert (left(failure) is not None) == (failure in RETRIED)
 
 
 @pytest.mark.parametrize("failure", Failure)
-def test_nothing_is_retried_once_a_byte_is_out_or_time_or_retries_are_up(failure: Failure) -> None:
-    for change, reason in (
-        ({"attempts": 2}, Verdict.REPEATED),
-        ({"per_request": 0}, Verdict.REPEATED),
-        ({"attempts": 0, "per_request": 0}, Verdict.REPEATED),
-        ({"seconds_left": 0.0}, Verdict.LATE),
-    ):
-        decision = decided(failure, **change)
-        assert not decision.retry
-        assert decision.budget == FULL
-        assert decision.reason == (reason if failure in RETRIED else Verdict.FINAL)
+@pytest.mark.parametrize(
+    "change",
+    [{"attempts": 2}, {"per_request": 0}, {"attempts": 0, "per_request": 0}, {"seconds_left": 0.0}],
+    ids=repr,
+)
+def test_nothing_is_retried_once_time_or_retries_are_up(failure: Failure, change: dict[str, Any]) -> None:
+    assert left(failure, **change) is None
 
 
 @pytest.mark.parametrize("budget", [EMPTY, Budget(0.0)])
 @pytest.mark.parametrize("failure", sorted(RETRIED))
 def test_only_the_death_of_an_engine_is_retried_beyond_the_budget(failure: Failure, budget: Budget) -> None:
-    decision = decided(failure, budget=budget)
-    assert decision.retry == (failure in DEATHS)
-    assert decision.reason == (Verdict.RETRY if failure in DEATHS else Verdict.BUDGET)
-    assert decision.budget == budget
+    assert left(failure, budget=budget) == (budget if failure in DEATHS else None)
 
 
 def test_an_engine_that_took_no_connection_or_was_stopped_has_not_seen_the_request() -> None:
     unseen = {failure for failure in Failure if not was_seen(failure)}
     assert unseen == {Failure.UNREACHABLE, Failure.STOPPING}
-    assert decided(Failure.STOPPING, attempts=0).retry
+    assert left(Failure.STOPPING, attempts=0)
 
 
-def test_a_retry_costs_one_and_a_death_nothing() -> None:
-    assert decided(Failure.BUSY).budget.remaining(50) == CAP - 1
-    assert decided(Failure.DIED).budget.remaining(50) == CAP
+@pytest.mark.parametrize(("failure", "cost"), [(Failure.BUSY, 1), (Failure.DIED, 0)])
+def test_a_retry_costs_one_and_a_death_nothing(failure: Failure, cost: int) -> None:
+    budget = left(failure)
+    assert budget
+    assert budget.remaining(50) == CAP - cost
 
 
 @pytest.mark.parametrize("failure", Failure)
@@ -148,8 +139,8 @@ def test_a_storm_gets_no_more_than_share_and_floor() -> None:
     for request in range(20_000):
         now = 50 + request / 1000
         budget = budget.begun(now)
-        decision = decided(Failure.BUSY, budget=budget, now=now)
-        budget, retries = decision.budget, retries + decision.retry
+        if spent := left(Failure.BUSY, budget=budget, now=now):
+            budget, retries = spent, retries + 1
     assert retries == pytest.approx(20_000 * 0.1 + 20 * FLOOR_PER_S, abs=2)
 
 

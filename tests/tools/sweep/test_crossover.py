@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from gateway.tools.sweep.crossover import LAST, Outcome, contest, decide
-from gateway.tools.sweep.sweep_values import Cell, Pool, Setting, Window
-from tests.tools.sweep.known import FITS, LOADS, ROUTES, grid, setting, steps, true_changes, window
+from gateway.tools.sweep.crossover import LAST, DepthSchedule, compare, decide
+from gateway.tools.sweep.sweep_values import Setting, SweepCell, SweptPool, Window
+from tests.tools.sweep.synthetic import FITS, LOADS, ROUTES, grid, setting, steps, true_changes, window
 
 
-def outcome_of(known: Setting, windows: list[Window], route: str) -> Outcome:
-    found = contest(known.pools, windows, [route])
+def outcome_of(known: Setting, windows: list[Window], route: str) -> DepthSchedule:
+    found = compare(known.pools, windows, [route])
     assert found is not None
     return decide(found)
 
@@ -89,7 +89,7 @@ def test_a_pool_that_was_measured_at_one_load_only_is_not_compared() -> None:
     known = setting((0, 2, 3), routes=["table"])
     windows = [one for one in grid(known, 2) if one.cell.pool != "mtp2" or one.cell.load == 32]
 
-    found = contest(known.pools, windows, ["table"])
+    found = compare(known.pools, windows, ["table"])
 
     assert found is not None
     assert found.pools == ("mtp3", "plain")
@@ -99,25 +99,25 @@ def test_pools_are_compared_where_all_of_them_were_measured() -> None:
     known = setting((0, 3), routes=["table"])
     windows = [one for one in grid(known, 2) if one.cell.pool != "mtp3" or one.cell.load <= 128]
 
-    found = contest(known.pools, windows, ["table"])
+    found = compare(known.pools, windows, ["table"])
 
     assert found is not None
     assert found.measured == LOADS[:-1]
     assert decide(found).ranges[-1].last == LAST
 
 
-def test_nothing_measured_or_nothing_in_common_is_no_contest() -> None:
+def test_nothing_measured_or_nothing_in_common_cannot_be_compared() -> None:
     known = setting((0, 3), routes=["table"])
-    apart = [window(known, Cell("table", "plain", 1)), window(known, Cell("table", "mtp3", 256))]
+    apart = [window(known, SweepCell("table", "plain", 1)), window(known, SweepCell("table", "mtp3", 256))]
 
-    assert contest(known.pools, [], ["table"]) is None
-    assert contest(known.pools, [], []) is None
-    assert contest(known.pools, apart, ["table"]) is None
+    assert compare(known.pools, [], ["table"]) is None
+    assert compare(known.pools, [], []) is None
+    assert compare(known.pools, apart, ["table"]) is None
 
 
 def test_an_engine_that_schedules_its_own_depth_wins_with_the_depth_it_has_at_a_load() -> None:
     ranges = ((1, 75, 3), (76, 4096, 0))
-    known = setting((1,), routes=["table"], auto=Pool(3, ranges=ranges))
+    known = setting((1,), routes=["table"], auto=SweptPool(3, ranges=ranges))
 
     found = outcome_of(known, grid(known, repeats=2), "table")
 
@@ -127,7 +127,7 @@ def test_an_engine_that_schedules_its_own_depth_wins_with_the_depth_it_has_at_a_
 
 def test_a_lone_engine_with_a_schedule_of_its_own_changes_where_it_says() -> None:
     ranges = ((1, 64, 3), (65, 4096, 0))
-    known = setting((), routes=["table"], auto=Pool(3, ranges=ranges))
+    known = setting((), routes=["table"], auto=SweptPool(3, ranges=ranges))
 
     found = outcome_of(known, grid(known, repeats=2), "table")
 
@@ -141,8 +141,8 @@ def test_several_routes_are_compared_by_their_geometric_mean() -> None:
     known = setting((0, 3))
     windows = grid(known, repeats=2)
 
-    together = contest(known.pools, windows, list(ROUTES))
-    alone = [contest(known.pools, windows, [route]) for route in ROUTES]
+    together = compare(known.pools, windows, list(ROUTES))
+    alone = [compare(known.pools, windows, [route]) for route in ROUTES]
 
     assert together is not None
     mean = np.mean([one.mean for one in alone if one], axis=0)

@@ -10,8 +10,8 @@ import pytest
 from gateway.engines.simulated.simulated_server import SimulatedEngine
 from gateway.engines.simulated.step_model import Fit
 from gateway.model import Engine, Speculation
-from gateway.tools.sweep.engine_clients import Load
-from gateway.tools.sweep.request_bodies import Bodies, Image, Prompt
+from gateway.tools.sweep.engine_clients import LoadGenerator
+from gateway.tools.sweep.request_bodies import Image, Prompt, RequestBodies
 from gateway.upstream.client import EngineClient
 from tests.support import USAGE, FakeEngine, _Sender, answer, chunk, completion, hang, png, served, until
 
@@ -29,9 +29,9 @@ TOLD = {
 @contextlib.asynccontextmanager
 async def load_on(
     app: Any, *, stream: bool = True, max_tokens: int = 100, api_key: str = "", **options: Any
-) -> AsyncIterator[Load]:
+) -> AsyncIterator[LoadGenerator]:
     images = [Image(png(text), "image/png") for text in ("one", "two")]
-    bodies = Bodies(
+    bodies = RequestBodies(
         "glm-ocr",
         Prompt("Text Recognition:"),
         images,
@@ -40,11 +40,13 @@ async def load_on(
         rng=random.Random(0),
     )
     async with served(app) as url, EngineClient() as client:
-        yield Load(client, Engine("e", url, "p", 0, api_key), bodies, **{"pause_s": 0.001, **options})
+        yield LoadGenerator(
+            client, Engine("e", url, "p", 0, api_key), bodies, **{"pause_s": 0.001, **options}
+        )
 
 
 @contextlib.asynccontextmanager
-async def going(running: Any, load: Load, drain_s: float = 10) -> AsyncIterator[None]:
+async def going(running: Any, load: LoadGenerator, drain_s: float = 10) -> AsyncIterator[None]:
     """Have a loop running meanwhile, and stop it."""
     task = asyncio.create_task(running)
     yield
@@ -227,7 +229,7 @@ async def test_a_failure_is_recorded_with_its_kind_and_ends_nothing(
         await until(lambda: len(load.records) > 1)
 
     assert [record.error for record in load.records[:2]] == [error, ""]
-    assert load.told == {error: told}
+    assert load.messages == {error: told}
 
 
 async def test_a_request_that_takes_too_long_is_a_failure() -> None:
@@ -321,9 +323,9 @@ async def test_an_engine_that_repeats_what_it_was_sent_puts_no_key_and_no_image_
         return None
 
     async with load_on(FakeEngine(repeat), api_key="s3cret") as load, going(load.closed(1), load):
-        await until(lambda: load.told)
+        await until(lambda: load.messages)
 
-    (told,) = load.told.values()
+    (told,) = load.messages.values()
     assert told.startswith("no Bearer ... for ... in {'type': 'image_url'")
     assert "s3cret" not in told
     assert "base64" not in told

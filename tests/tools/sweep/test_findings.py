@@ -5,8 +5,8 @@ import pytest
 
 from gateway.model import Speculation
 from gateway.tools.sweep.findings import findings
-from gateway.tools.sweep.sweep_values import Cell, Findings, Pool, Results, Setting, Window
-from tests.tools.sweep.known import LOADS, grid, setting, window
+from gateway.tools.sweep.sweep_values import Findings, Results, Setting, SweepCell, SweptPool, Window
+from tests.tools.sweep.synthetic import LOADS, grid, setting, window
 
 
 def concluded(known: Setting, windows: list[Window]) -> Findings:
@@ -60,7 +60,7 @@ def test_a_crossover_inside_the_noise_is_said_to_be_so() -> None:
 
 
 def test_pools_that_do_the_same_are_no_different_beyond_the_noise() -> None:
-    known = setting((0,), routes=["text"], twin=Pool(1))
+    known = setting((0,), routes=["text"], twin=SweptPool(1))
     windows = [one for one in grid(known, 3, 0.05) if one.cell.pool == "plain"]
     twins = [
         msgspec.structs.replace(one, cell=msgspec.structs.replace(one.cell, pool="twin")) for one in windows
@@ -96,7 +96,7 @@ def test_invalid_windows_count_for_nothing_and_are_listed_with_their_reasons() -
     known = setting((0, 3), routes=["table"])
     good = grid(known, repeats=2)
     bad = msgspec.structs.replace(
-        window(known, Cell("table", "mtp3", 64, 2), invalid=("1 request failed: http_500",)), rate=1.0
+        window(known, SweepCell("table", "mtp3", 64, 2), invalid=("1 request failed: http_500",)), rate=1.0
     )
 
     without, found = concluded(known, good), concluded(known, [*good, bad, bad])
@@ -147,7 +147,7 @@ def test_a_route_is_compared_on_the_pools_it_was_measured_on() -> None:
 
 def test_a_sweep_that_has_just_begun_has_findings_too() -> None:
     known = setting((0, 3), routes=["text", "table"])
-    apart = [window(known, Cell("table", "plain", 1)), window(known, Cell("table", "mtp3", 256))]
+    apart = [window(known, SweepCell("table", "plain", 1)), window(known, SweepCell("table", "mtp3", 256))]
 
     assert concluded(known, []).routes == {}
     assert concluded(known, []).own_schedule == ()
@@ -160,7 +160,7 @@ def test_a_sweep_that_has_just_begun_has_findings_too() -> None:
 
 
 def test_two_pools_of_one_depth_make_no_crossover() -> None:
-    known = setting((3,), routes=["table"], other=Pool(3))
+    known = setting((3,), routes=["table"], other=SweptPool(3))
 
     (words, *_) = concluded(known, grid(known, 2)).routes["table"].words
 
@@ -169,7 +169,7 @@ def test_two_pools_of_one_depth_make_no_crossover() -> None:
 
 def test_an_engine_that_changes_its_depth_by_itself_is_said_to() -> None:
     ranges = ((1, 64, 3), (65, 4096, 0))
-    known = setting((16,), routes=["table"], auto=Pool(3, ranges=ranges))
+    known = setting((16,), routes=["table"], auto=SweptPool(3, ranges=ranges))
 
     found = concluded(known, grid(known, 2)).routes["table"]
 
@@ -266,7 +266,7 @@ def test_tokens_per_step_stand_in_where_nothing_tells_the_acceptance() -> None:
 
 
 def test_a_pool_that_schedules_its_own_depth_is_no_depth_to_compare() -> None:
-    known = setting((0,), routes=["table"], auto=Pool(3, ranges=((1, 64, 3), (65, 4096, 0))))
+    known = setting((0,), routes=["table"], auto=SweptPool(3, ranges=((1, 64, 3), (65, 4096, 0))))
     windows = [msgspec.structs.replace(one, tokens_per_step=2.0) for one in grid(known)]
 
     assert concluded(known, windows).routes["table"].deeper == ()

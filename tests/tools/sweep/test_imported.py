@@ -9,7 +9,7 @@ import pytest
 from gateway.errors import ConfigError
 from gateway.tools.sweep.curves import points_of
 from gateway.tools.sweep.imported import windows
-from gateway.tools.sweep.sweep_values import Cell, Spread, Window
+from gateway.tools.sweep.sweep_values import Spread, SweepCell, Window
 from tests.wire.vllm.test_bench_results import RUN
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def refusal(*given: str, **allowed: Any) -> list[str]:
 def test_a_run_is_a_window_of_a_curve(tmp_path: Path) -> None:
     given = file(tmp_path)
     (window,) = windows([given])
-    assert window.cell == Cell("table", "mtp3", 2)
+    assert window.cell == SweepCell("table", "mtp3", 2)
     assert (window.rate, window.answered_rate, window.requests, window.seconds) == (128, 128, 40, 5)
     assert window.first_token_s == Spread(0.09, 0.074, 0.174, 0.203)
     assert window.request_s is None

@@ -6,13 +6,13 @@ import pytest
 
 from gateway.tools.sweep import plots
 from gateway.tools.sweep.plots import Plot
-from gateway.tools.sweep.summary import Summary
-from gateway.tools.sweep.sweep_values import Cell, Change, Findings, Pool, Results
+from gateway.tools.sweep.summary import RouteSummary
+from gateway.tools.sweep.sweep_values import DepthChange, Findings, Results, SweepCell, SweptPool
 from tests.tools.sweep.synthetic import findings, sweep
 
 
 def drawn(results: Results, found: Findings | None = None, route: str = "table") -> dict[str, Plot]:
-    return {plot.kind: plot for plot in plots.draw(Summary(results, found or findings(results), route))}
+    return {plot.kind: plot for plot in plots.draw(RouteSummary(results, found or findings(results), route))}
 
 
 def one_route(**options: object) -> Results:
@@ -78,7 +78,7 @@ def test_a_crossover_is_drawn_with_its_interval_and_marked_where_inside_the_nois
     results = one_route(depths=(0, 3))
     found = findings(results)
     for certain in (True, False):
-        change = Change(72, 64, 80, "mtp3", "plain", certain)
+        change = DepthChange(72, 64, 80, "mtp3", "plain", certain)
         route = msgspec.structs.replace(found.routes["table"], changes=(change,))
         plot = drawn(results, msgspec.structs.replace(found, routes={"table": route}))["throughput"]
 
@@ -130,7 +130,7 @@ def test_acceptance_is_drawn_position_by_position() -> None:
 
 def test_tokens_per_verification_by_depth_leaves_out_pools_of_no_one_depth() -> None:
     results = one_route(depths=(0, 1, 3), loads=(1, 64))
-    pools = results.setting.pools | {"mtp1": Pool(depth=1, ranges=((1, 63, 1), (64, 512, 0)))}
+    pools = results.setting.pools | {"mtp1": SweptPool(depth=1, ranges=((1, 63, 1), (64, 512, 0)))}
     plain = drawn(results)["tokens"]
     mixed = drawn(Results(msgspec.structs.replace(results.setting, pools=pools), results.windows))["tokens"]
 
@@ -142,7 +142,9 @@ def test_what_was_not_measured_is_not_drawn() -> None:
     results = one_route(depths=(0,), loads=(1, 64))
     assert list(drawn(results)) == ["throughput", "latency"]
 
-    open_loop = [msgspec.structs.replace(w, cell=Cell("table", "plain", 8, 0, 2.0)) for w in results.windows]
+    open_loop = [
+        msgspec.structs.replace(w, cell=SweepCell("table", "plain", 8, 0, 2.0)) for w in results.windows
+    ]
     results = Results(results.setting, tuple(open_loop))
     assert drawn(results) == {}
 
@@ -172,7 +174,7 @@ def test_names_of_lines_that_end_alike_are_pushed_apart_and_others_stay() -> Non
 def test_pictures_are_the_same_each_time() -> None:
     results = one_route(depths=(0, 3), loads=(1, 64))
     (first, *_), (second, *_) = (
-        plots.draw(Summary(results, findings(results), "table")),
+        plots.draw(RouteSummary(results, findings(results), "table")),
         drawn(results).values(),
     )
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import ConfigError
 from gateway.policy.sort.evidence import SortRules, sort
-from gateway.tools.sweep.request_bodies import Bodies, Image, Prompt, shape_of
+from gateway.tools.sweep.request_bodies import Image, Prompt, RequestBodies, prompt_of
 from gateway.wire.openai.request_body import parse_request
 
 ROUTES = ("text", "key-value", "table")
@@ -34,9 +34,9 @@ PICTURES = [Image(b"one" * 99, "image/png"), Image(b"two", "image/jpeg"), Image(
 OCR = Prompt("OCR:")
 
 
-def bodies(prompt: Prompt = OCR, seed: int = 0, **options: Any) -> Bodies:
+def bodies(prompt: Prompt = OCR, seed: int = 0, **options: Any) -> RequestBodies:
     options = {"max_tokens": 100, "stream": False, **options}
-    return Bodies("glm-ocr", prompt, PICTURES, rng=random.Random(seed), **options)
+    return RequestBodies("glm-ocr", prompt, PICTURES, rng=random.Random(seed), **options)
 
 
 def picture(body: bytes) -> bytes:
@@ -51,7 +51,7 @@ def test_a_gateway_would_sort_each_models_requests_to_the_route_they_stand_for(
     route: str, model: str
 ) -> None:
     request = parse_request(
-        bodies(shape_of(route, model, {})).next(), chat=True, max_images=1, from_gateway=True
+        bodies(prompt_of(route, model, {})).next(), chat=True, max_images=1, from_gateway=True
     )
 
     decision = sort(request.facts, SortRules(ROUTES, "text"))
@@ -61,7 +61,7 @@ def test_a_gateway_would_sort_each_models_requests_to_the_route_they_stand_for(
 
 
 def test_models_are_asked_in_their_own_words() -> None:
-    assert [shape_of("text", model, {}).text[:25] for model in MODELS] == [
+    assert [prompt_of("text", model, {}).text[:25] for model in MODELS] == [
         "Text Recognition:",
         "OCR:",
         "\nText Recognition:",
@@ -81,13 +81,13 @@ def test_models_are_asked_in_their_own_words() -> None:
 def test_an_own_prompt_keeps_its_familys_frame_and_may_serve_a_route_of_ones_own() -> None:
     own = {"table": "List the rows.", "stamps": "Read the stamp."}
 
-    assert shape_of("table", "MinerU2.5", own) == Prompt("List the rows.", "You are a helpful assistant.")
-    assert shape_of("stamps", "olmOCR", own) == Prompt("Read the stamp.", text_first=True)
+    assert prompt_of("table", "MinerU2.5", own) == Prompt("List the rows.", "You are a helpful assistant.")
+    assert prompt_of("stamps", "olmOCR", own) == Prompt("Read the stamp.", text_first=True)
 
 
 def test_a_route_that_nothing_is_known_of_needs_a_prompt() -> None:
     with pytest.raises(ConfigError, match="--prompt stamps=TEXT"):
-        shape_of("stamps", "glm-ocr", {})
+        prompt_of("stamps", "glm-ocr", {})
 
 
 def test_a_body_is_what_clients_send() -> None:

@@ -12,8 +12,8 @@ from gateway import cli
 from gateway.config import load
 from gateway.errors import ConfigError
 from gateway.tools.sweep.request_bodies import Image
-from gateway.tools.sweep.store import Store, read
-from gateway.tools.sweep.sweep_values import Cell
+from gateway.tools.sweep.sweep_file import SweepFile, read
+from gateway.tools.sweep.sweep_values import SweepCell
 from tests.support import png
 from tests.tools.sweep.support import engines
 from tests.tools.sweep.synthetic import sweep
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Windows are short: nothing here asks what they say.
 SHORT = ["--routes", "text", "--window", "8", "--max-warmup", "4", "--repeats-max", "1"]
-GRID = [Cell("text", pool, load) for pool in ("depth0", "depth3") for load in (1, 4)]
+GRID = [SweepCell("text", pool, load) for pool in ("depth0", "depth3") for load in (1, 4)]
 ROUTES = """\
 model: glm-ocr
 pools:
@@ -69,14 +69,14 @@ def by_depth(urls: list[str], out: Path, *options: str) -> list[str]:
 def test_it_measures_every_cell_once_goes_on_after_a_kill_and_reports(
     urls: list[str], out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    add = Store.add
+    add = SweepFile.add
 
-    def killed(store: Store, window: Window) -> None:
+    def killed(store: SweepFile, window: Window) -> None:
         add(store, window)
         signal.raise_signal(signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "add", killed)
+        patched.setattr(SweepFile, "add", killed)
         assert cli.main(by_depth(urls, out)) == 130
     told = capsys.readouterr()
     assert "pool depth3: depth 3; 1 engine, version" in told.out
@@ -116,7 +116,7 @@ def test_a_request_error_makes_the_cell_invalid_and_the_command_fail(
 
     assert status == 1
     windows = read(out).windows
-    assert [window.cell for window in windows] == [Cell("text", "depth0", 4)] * 2
+    assert [window.cell for window in windows] == [SweepCell("text", "depth0", 4)] * 2
     assert not any(window.valid for window in windows)
     told = capsys.readouterr()
     assert "INVALID: " in told.out
@@ -201,10 +201,10 @@ def test_a_folder_that_cannot_be_one_is_named(
 def test_a_full_disk_ends_the_sweep_with_the_file_it_filled(
     urls: list[str], out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(store: Store, window: Window) -> None:
+    def full(store: SweepFile, window: Window) -> None:
         raise ConfigError([f"{store.path}: No space left on device"])
 
-    monkeypatch.setattr(Store, "add", full)
+    monkeypatch.setattr(SweepFile, "add", full)
 
     assert cli.main(by_depth(urls, out)) == 1
     assert capsys.readouterr().err == f"{out}/sweep.jsonl: No space left on device\n"
@@ -213,7 +213,7 @@ def test_a_full_disk_ends_the_sweep_with_the_file_it_filled(
 def configured(tmp_path: Path, out: Path) -> Path:
     """A sweep of the pools of a routes.yaml, as measured."""
     results = sweep(depths=(0, 3), routes=("table",), loads=(1, 32, 128), repeats=2, noise=0.01)
-    with Store(out) as store:
+    with SweepFile(out) as store:
         store.open(results.setting)
         for window in results.windows:
             store.add(window)
@@ -270,10 +270,10 @@ def test_results_of_vllm_bench_serve_are_reported_the_same_way(
 def test_a_failure_of_the_program_is_not_taken_for_an_interruption(
     urls: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(store: Store, window: Window) -> None:
+    def broken(store: SweepFile, window: Window) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(Store, "add", broken)
+    monkeypatch.setattr(SweepFile, "add", broken)
     with pytest.raises(ExceptionGroup, match="TaskGroup") as caught:
         cli.main(by_depth(urls, out))
     assert caught.group_contains(OSError, match="the disk is full")

@@ -10,8 +10,8 @@ from gateway.engines.vllm_page import EngineCounts, metrics_page
 from gateway.errors import ConfigError
 from gateway.model import Engine
 from gateway.tools.sweep import targets
-from gateway.tools.sweep.sweep_values import Pool
-from gateway.tools.sweep.targets import Found
+from gateway.tools.sweep.sweep_values import SweptPool
+from gateway.tools.sweep.targets import EngineFacts
 from gateway.upstream.client import EngineClient
 from tests.support import FakeEngine, served
 from tests.tools.sweep.support import simulated
@@ -130,8 +130,8 @@ async def test_engines_tell_what_they_are() -> None:
     assert found["e3"].time_scale == 20
     assert found["e3"].version.endswith("+simulated")
     assert targets.pools(config, engines, found) == {
-        "depth0": Pool(0, version=found["e0"].version),
-        "depth3": Pool(3, {"method": "mtp", "num_speculative_tokens": 3}, version=found["e3"].version),
+        "depth0": SweptPool(0, version=found["e0"].version),
+        "depth3": SweptPool(3, {"method": "mtp", "num_speculative_tokens": 3}, version=found["e3"].version),
     }
 
 
@@ -180,7 +180,9 @@ async def test_simulated_and_real_engines_are_never_compared() -> None:
 def test_a_pool_of_several_versions_says_so() -> None:
     config = targets.named([(0, "http://a:1"), (0, "http://b:1")], "glm-ocr", ["text"])
     engines = [Engine(name, f"http://{name}:1", "depth0", 0) for name in "ab"]
-    found = {"a": Found("0.31.0", "", 1), "b": Found("0.30.1", "", 1)}
+    found = {"a": EngineFacts("0.31.0", "", 1), "b": EngineFacts("0.30.1", "", 1)}
 
-    assert targets.pools(config, engines, found) == {"depth0": Pool(0, engines=2, version="0.30.1, 0.31.0")}
-    assert targets.pools(config, (), {}) == {"depth0": Pool(0, engines=0)}
+    assert targets.pools(config, engines, found) == {
+        "depth0": SweptPool(0, engines=2, version="0.30.1, 0.31.0")
+    }
+    assert targets.pools(config, (), {}) == {"depth0": SweptPool(0, engines=0)}

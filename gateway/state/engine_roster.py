@@ -1,0 +1,209 @@
+"""All engines: which there are, what each has to do, and which takes the next request."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gateway.policy.choose.balance import Board, Choice, EngineView, Fitness
+from gateway.state.engine_record import EngineRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from random import Random
+
+    from gateway.model import Engine
+    from gateway.policy.account.acceptance import Sample
+    from gateway.state.fleet import Fleet
+    from gateway.state.pool_split import PoolSplit
+
+log = logging.getLogger(__name__)
+
+
+class EngineRoster:
+    """The records of all engines, and the board on which they are compared.
+
+    A record's view is worked out anew by `refresh` when something of it has changed; when requests have come
+    or gone, not before somebody looks, which is often once for two of them.
+
+    Attributes:
+        records: by name, of all engines that are to be watched: those listed, and those leaving with work.
+        in_flight: this gateway's requests on engines, by route.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        split: PoolSplit,
+        clock: Callable[[], float],
+        rng: Random,
+        book: Callable[[str, str, Sample], bool],
+    ) -> None:
+        """Start without engines.
+
+        Args:
+            fleet: the configuration in force.
+            split: how routes are kept apart, if they are.
+            clock: the state's, in seconds.
+            rng: decides between equal engines.
+            book: called with each figure of speculation; see EngineRecord.
+        """
+        self.records: dict[str, EngineRecord] = {}
+        self.in_flight: Counter[str] = Counter()
+        self._fleet = fleet
+        self._split = split
+        self._clock = clock
+        self._rng = rng
+        self._book = book
+        self._by_route: dict[str, list[EngineRecord]] = {}
+        self._pending: frozenset[str] = frozenset()
+        self._board = Board((), (), 0)
+        self._outdated: set[EngineRecord] = set()
+
+    # --- which there are
+
+    def configure(self, fleet: Fleet, engines: Iterable[Engine], pending: Iterable[str]) -> None:
+        """Take a fleet over; see State.configure."""
+        self._fleet = fleet
+        self.set_engines(engines, pending)
+
+    def set_engines(self, engines: Iterable[Engine], pending: Iterable[str]) -> None:
+        """Take over which engines are listed; those no longer listed go when they are idle."""
+        self._pending = frozenset(pending)
+        listed = {engine.name: engine for engine in engines}
+        for name, engine in listed.items():
+            record = self.records.get(name)
+            if record is None or (record.engine.url, record.engine.pool) != (engine.url, engine.pool):
+                if record:
+                    record.ledger.close()
+                record = self.records[name] = EngineRecord(engine, self._book)
+            if record.leaving:
+                record.back_since = self._clock()
+            record.engine, record.leaving = engine, False
+        for name, record in list(self.records.items()):
+            if name not in listed:
+                record.leaving = True
+                if not record.leases:
+                    record.ledger.close()
+                    del self.records[name]
+        now = self._clock()
+        for record in self.records.values():
+            record.view = self._view(record, now)
+        self._line_up()
+
+    def _line_up(self) -> None:
+        """Set up the board, and which engines each route may use."""
+        records = list(self.records.values())
+        for index, record in enumerate(records):
+            record.index = index
+        pools_of = {route: self._fleet.config.pools_of(route) for route in self._fleet.routes}
+        self._by_route = {
+            route: [record for record in records if record.engine.pool in pools]
+            for route, pools in pools_of.items()
+        }
+        serves = [self._fleet.serves.get(record.engine.pool, ()) for record in records]
+        self._board = Board([record.view for record in records], serves, len(self._fleet.routes))
+
+    def of_route(self, route: str) -> Sequence[EngineRecord]:
+        """Return those of the engines that a route may use."""
+        return self._by_route.get(route, ())
+
+    # --- what they have to do
+
+    def add_request(self, record: EngineRecord, route: str) -> None:
+        """Count one more request of ours on an engine."""
+        record.by_route[route] += 1
+        record.in_flight += 1
+        self.in_flight[route] += 1
+        self._outdated.add(record)
+
+    def remove_request(self, record: EngineRecord, route: str) -> None:
+        """Count one less; an engine that is leaving goes with its last one."""
+        record.by_route[route] -= 1
+        record.in_flight -= 1
+        self.in_flight[route] -= 1
+        if record.leaving and not record.leases and self.records.get(record.engine.name) is record:
+            record.ledger.close()
+            del self.records[record.engine.name]
+            self._line_up()
+            return
+        self._outdated.add(record)
+
+    # --- how they stand
+
+    def choose(self, route: str, avoid: str | None) -> Choice:
+        """Choose an engine for one more request of a configured route; see policy.choose.balance."""
+        now = self._clock()
+        self.update(now)
+        fleet, board = self._fleet, self._board
+        index = fleet.routes.index(route)
+        choice = None
+        if self._split.keeps_apart and (pool := self._split.pool_for(route, index, self._by_route[route])):
+            choice = board.choose(index, now=now, rules=fleet.rules, rng=self._rng, avoid=avoid, pool=pool)
+        if choice is None or choice.view is None:
+            choice = board.choose(index, now=now, rules=fleet.rules, rng=self._rng, avoid=avoid)
+        if choice.reason is Fitness.DOWN and not self._pending.isdisjoint(fleet.config.pools_of(route)):
+            choice = replace(choice, reason=Fitness.RESTING)
+        if log.isEnabledFor(logging.DEBUG):
+            chosen = choice.view.engine.name if choice.view else choice.reason
+            candidates = board.candidates(index, now, fleet.rules)
+            fields = {"route": route, "chosen": chosen, "avoided": avoid, "candidates": candidates}
+            log.debug("choice", extra={"fields": fields})
+        return choice
+
+    def available_at(self, now: float) -> float:
+        """Return when the next engine may take requests again only because time passes; infinity if none."""
+        self.update(now)
+        return self._board.available_at(now, self._fleet.rules)
+
+    def update(self, now: float) -> None:
+        """Work out anew how engines stand whose requests came or went since."""
+        while self._outdated:
+            self.refresh(self._outdated.pop(), now)
+
+    def refresh(self, record: EngineRecord, now: float) -> None:
+        """Work out anew how an engine stands."""
+        record.view = self._view(record, now)
+        if self.records.get(record.engine.name) is record:
+            self._board.put(record.index, record.view)
+
+    def refresh_all(self, now: float) -> None:
+        """Work out anew how all engines stand."""
+        for record in self.records.values():
+            self.refresh(record, now)
+
+    def _view(self, record: EngineRecord, now: float) -> EngineView:
+        fleet, pool = self._fleet, record.engine.pool
+        own = tuple([record.by_route[route] for route in fleet.routes])
+        load = record.in_flight + record.foreign
+        table = fleet.tables.get(pool)
+        if table is None:  # its pool has been taken out of the configuration
+            return record.view._replace(up=False, own=own, ours=record.in_flight, load=load)
+        appraisal = table.appraise(own, record.foreign, () if any(own) else self._mix(pool))
+        cap = appraisal.cap
+        if self._split.plan:
+            cap = max(cap, self._split.load(pool))
+        awake = record.reading is None or record.reading.awake
+        return EngineView(
+            engine=record.engine,
+            up=bool(record.answers) and awake and not record.leaving,
+            known=record.answers is not None or record.leaving,
+            own=own,
+            ours=record.in_flight,
+            fresh=record.fresh(now),
+            load=load,
+            gains=appraisal.gains,
+            cap=cap,
+            share=math.ceil(cap / fleet.config.server.replicas),
+            breaker=record.breaker,
+            rests_until=record.rests_until,
+            back_since=record.back_since,
+        )
+
+    def _mix(self, pool: str) -> list[int]:
+        """Our requests everywhere, by route, of those that may use a pool."""
+        serves = zip(self._fleet.routes, self._fleet.serves[pool], strict=True)
+        return [self.in_flight[route] if may else 0 for route, may in serves]

@@ -1,0 +1,50 @@
+"""The budget of further attempts that all requests share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gateway.policy.fail.retry import Budget, budget_after_retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.config import Config
+    from gateway.policy.fail.retry import Failure
+
+
+class RetryBudget:
+    """What is left of it, and how it is spent (`retry` in routes.yaml)."""
+
+    def __init__(self, config: Config, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._per_request = config.retry.per_request
+        self._budget = Budget(config.retry.budget)
+
+    def configure(self, config: Config) -> None:
+        """Take other rules over; what is left is left."""
+        self._per_request = config.retry.per_request
+        self._budget = replace(self._budget, share=config.retry.budget)
+
+    def count_request(self) -> None:
+        """Note one more request, which adds to what may be retried."""
+        self._budget = self._budget.begun(self._clock())
+
+    def may_retry(self, failure: Failure, *, attempts: int, seconds_left: float) -> bool:
+        """Decide on another attempt, and take it from the budget; see policy.fail.retry."""
+        left = budget_after_retry(
+            failure,
+            attempts=attempts,
+            per_request=self._per_request,
+            seconds_left=seconds_left,
+            budget=self._budget,
+            now=self._clock(),
+        )
+        if left:
+            self._budget = left
+        return left is not None
+
+    def remaining(self) -> float:
+        """Return how many further attempts may be made at once."""
+        return self._budget.remaining(self._clock())
