@@ -93,10 +93,10 @@ class Proxy:
     def views(self) -> list[Any]:
         return [status.view for status in self.gateway.state.snapshot().engines]
 
-    def blamed(self) -> bool:
-        """Whether the hostile engine's breaker has been opened."""
+    def blamed(self, pool: str = HOSTILE) -> bool:
+        """Whether the breaker of an engine, of the hostile one, has been opened."""
         engines = self.gateway.state.snapshot().engines
-        return any(one.phase is Phase.OPEN for one in engines if one.view.engine.pool == HOSTILE)
+        return any(one.phase is Phase.OPEN for one in engines if one.view.engine.pool == pool)
 
     def at_base(self) -> bool:
         """Whether nothing of any request is left."""

@@ -11,7 +11,7 @@ import pytest_asyncio
 from gateway.engines.simulated.faults import Kind
 from tests.faults.hostile import FAULTS, Limit, Point
 from tests.faults.matrix import OUTCOMES, PAGE, SIMULATED, SLOW, cells, placed
-from tests.faults.rig import Rig, rig, simulated
+from tests.faults.rig import HEALTHY, Rig, rig, simulated
 from tests.support import until
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ async def test_a_fault(
             check(paired, outcome, stand.paired)
         assert "stranger" not in alone.text + paired.text
         assert [proxy.blamed() for proxy in (stand.alone, stand.paired)] == [outcome.blamed] * 2
+        assert not stand.paired.blamed(HEALTHY)
     finally:
         await stand.recovers(streams=point.streams)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
