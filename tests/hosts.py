@@ -77,10 +77,12 @@ def redirect_to(url: str, status: str = "302 Found") -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def hosted(tls: ssl.SSLContext | None = None, **answers: bytes | Behaviour) -> AsyncIterator[Host]:
-    """Serve on a free loopback port; `answers` by path without its slash."""
+async def hosted(
+    tls: ssl.SSLContext | None = None, port: int = 0, **answers: bytes | Behaviour
+) -> AsyncIterator[Host]:
+    """Serve on a port of 127.0.0.1, a free one unless told; `answers` by path without its slash."""
     host = Host({f"/{path}": answer for path, answer in answers.items()})
-    server = await asyncio.start_server(host.serve, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(host.serve, "127.0.0.1", port, ssl=tls)
     host.port = server.sockets[0].getsockname()[1]
     try:
         yield host

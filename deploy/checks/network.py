@@ -11,18 +11,18 @@ from deploy.checks.objects import (
     ENGINE,
     GATEWAY,
     SWEEP,
-    Problem,
     at,
+    label_text,
     matches,
     name_of,
+    named,
     namespace_of,
-    told,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from deploy.checks.objects import Document, Pod, Rendering
+    from deploy.checks.objects import Document, Findings, Pod, Problem, Rendering
 
 _WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
 # Who may send an engine work, and who may read its metrics.
@@ -30,17 +30,18 @@ _SENDERS = {GATEWAY, SWEEP}
 _PROMETHEUS = {"app.kubernetes.io/name": {"prometheus"}}
 _NAMESPACE = "kubernetes.io/metadata.name"
 _DNS_PORT = 53
+_POD_LABELS = "spec.template.metadata.labels"
 
 
 def check(rendering: Rendering) -> Iterator[Problem]:
     """Yield every selector, port and backend that leads nowhere, or too far."""
     yield from _namespaces(rendering)
-    yield from _workloads(rendering)
-    yield from _services(rendering)
-    yield from _budgets(rendering)
-    yield from _policies(rendering)
-    yield from _monitors(rendering)
-    yield from _backends(rendering)
+    for pod in rendering.pods:
+        yield from named(pod.name, _workload(rendering, pod))
+        yield from named(pod.name, _policies_of(rendering, pod))
+    for kind, findings in _CHECKS.items():
+        for document in rendering.of(kind):
+            yield from named(name_of(document), findings(rendering, document))
 
 
 def _namespaces(rendering: Rendering) -> Iterator[Problem]:
@@ -49,80 +50,66 @@ def _namespaces(rendering: Rendering) -> Iterator[Problem]:
     if any(map(namespace_of, placed)):
         for document in placed:
             if not namespace_of(document):
-                yield Problem(name_of(document), "metadata.namespace", "is missing, and others name theirs")
+                found = ("metadata.namespace", "is missing, and others name theirs")
+                yield from named(name_of(document), [found])
     for name in {pod.namespace for pod in rendering.pods} & spaces.keys():
-        if at(spaces[name], "metadata", "labels").get("pod-security.kubernetes.io/enforce") != "restricted":
-            yield Problem(
-                f"Namespace/{name}",
-                "metadata.labels",
-                "pod-security.kubernetes.io/enforce must be restricted",
-            )
+        key = "pod-security.kubernetes.io/enforce"
+        if at(spaces[name], "metadata", "labels").get(key) != "restricted":
+            yield from named(f"Namespace/{name}", [("metadata.labels", f"{key} must be restricted")])
 
 
-def _workloads(rendering: Rendering) -> Iterator[Problem]:
-    for pod in rendering.pods:
-        if pod.kind not in _WORKLOADS:
-            continue
-        selector = at(pod.owner, "spec", "selector")
-        yield from _one_workload(rendering, pod.owner, "spec.selector", selector, {pod.name})
-        governing = at(pod.owner, "spec", "serviceName")
-        if pod.kind == "StatefulSet" and rendering.find("Service", governing, pod.namespace) is None:
-            yield Problem(
-                pod.name,
-                "spec.serviceName",
-                f"no Service {governing or ''}; there are: {rendering.names('Service', pod.namespace)}",
-            )
+def _workload(rendering: Rendering, pod: Pod) -> Findings:
+    if pod.kind not in _WORKLOADS:
+        return
+    selector = at(pod.owner, "spec", "selector")
+    yield from _selects_one(rendering, pod.owner, "spec.selector", selector, {pod.name})
+    service = at(pod.owner, "spec", "serviceName")
+    if pod.kind == "StatefulSet" and rendering.find("Service", service, pod.namespace) is None:
+        there = rendering.names("Service", pod.namespace)
+        yield "spec.serviceName", f"no Service {service or ''}; there are: {there}"
+    if pod.kind in ("Deployment", "StatefulSet"):
+        own = [
+            name_of(budget)
+            for budget in rendering.of("PodDisruptionBudget")
+            if namespace_of(budget) == pod.namespace and matches(at(budget, "spec", "selector"), pod.labels)
+        ]
+        if len(own) != 1:
+            text = f"{len(own)} PodDisruptionBudgets match its pods ({', '.join(own) or 'none'}); one must"
+            yield _POD_LABELS, text
 
 
-def _one_workload(
+def _selects_one(
     rendering: Rendering,
     document: Document,
     where: str,
     selector: Mapping[str, Any],
     only: set[str] | None = None,
-) -> Iterator[Problem]:
+) -> Findings:
     """A selector must match pods, and those of one workload alone (`only`, where it is known which)."""
-    found = rendering.selected(selector, namespace_of(document))
-    names = {pod.name for pod in found}
+    names = {pod.name for pod in rendering.selected(selector, namespace_of(document))}
     if not names or (only and not only <= names):
-        yield Problem(
-            name_of(document),
-            where,
-            f"{_selector(selector)} matches no pod{' of its own' * bool(only)}{_pods(rendering)}",
-        )
+        yield where, f"{_selector(selector)} matches no pod{' of its own' * bool(only)}{_pods(rendering)}"
     elif len(names) > 1:
-        yield Problem(
-            name_of(document),
-            where,
-            f"{_selector(selector)} matches pods of {' and '.join(sorted(names))}; narrow it to one",
-        )
+        text = f"{_selector(selector)} matches pods of {' and '.join(sorted(names))}; narrow it to one"
+        yield where, text
 
 
-def _services(rendering: Rendering) -> Iterator[Problem]:
-    for service in rendering.of("Service"):
-        selector = at(service, "spec", "selector")
-        if at(service, "spec", "type") == "ExternalName":
-            continue
-        yield from _one_workload(rendering, service, "spec.selector", {"matchLabels": selector})
-        pods = rendering.selected({"matchLabels": selector}, namespace_of(service))
-        for port in at(service, "spec", "ports") or ():
-            where = f"spec.ports[{port.get('name', port['port'])}].targetPort"
-            yield from _listen(pods, port.get("targetPort", port["port"]), name_of(service), where)
+def _service(rendering: Rendering, service: Document) -> Findings:
+    if at(service, "spec", "type") == "ExternalName":
+        return
+    selector = {"matchLabels": at(service, "spec", "selector")}
+    yield from _selects_one(rendering, service, "spec.selector", selector)
+    pods = rendering.selected(selector, namespace_of(service))
+    for port in at(service, "spec", "ports") or ():
+        where = f"spec.ports[{port.get('name', port['port'])}].targetPort"
+        yield from _listen(pods, port.get("targetPort", port["port"]), where)
 
 
-def _listen(pods: Iterable[Pod], port: Any, name: str, where: str) -> Iterator[Problem]:
+def _listen(pods: Iterable[Pod], port: Any, where: str) -> Findings:
     """Pods must have the port that something else counts on; None is any."""
     for pod in pods:
         if port is not None and not pod.has_port(port):
-            yield Problem(name, where, f"{pod.name} has no port {port}; it has {pod.told_ports()}")
-
-
-def fewest(rendering: Rendering, pod: Pod) -> int:
-    """Return the fewest replicas that a workload runs with: its own number, or its autoscaler's least."""
-    for scaler in scalers(rendering, pod.owner):
-        key, default = ("minReplicaCount", 0) if scaler["kind"] == "ScaledObject" else ("minReplicas", 1)
-        return int(scaler["spec"].get(key, default))
-    return int(pod.owner["spec"].get("replicas", 1))
+            yield where, f"{pod.name} has no port {port}; it has {pod.ports_text()}"
 
 
 def scalers(rendering: Rendering, workload: Document) -> list[Document]:
@@ -137,36 +124,34 @@ def scalers(rendering: Rendering, workload: Document) -> list[Document]:
     ]
 
 
-def _budgets(rendering: Rendering) -> Iterator[Problem]:
-    budgets = list(rendering.of("PodDisruptionBudget"))
-    for budget in budgets:
-        selector = at(budget, "spec", "selector")
-        yield from _one_workload(rendering, budget, "spec.selector", selector)
-        for pod in rendering.selected(selector, namespace_of(budget)):
-            replicas = fewest(rendering, pod)
-            allowed = evictable(at(budget, "spec"), replicas)
-            if replicas > 1 and allowed >= replicas:
-                text = f"lets all {replicas} pods of {pod.name} go at once; maxUnavailable: 1 lets one go"
-                yield Problem(name_of(budget), "spec", text)
-            if replicas and allowed < 1:
-                yield Problem(
-                    name_of(budget),
-                    "spec",
-                    f"with {replicas} replicas of {pod.name} no pod may ever be evicted: a node cannot be "
-                    "drained; maxUnavailable: 1 lets one go",
-                )
-    for pod in rendering.pods:
-        own = [
-            name_of(budget)
-            for budget in budgets
-            if namespace_of(budget) == pod.namespace and matches(at(budget, "spec", "selector"), pod.labels)
-        ]
-        if pod.kind in ("Deployment", "StatefulSet") and len(own) != 1:
-            yield Problem(
-                pod.name,
-                "spec.template.metadata.labels",
-                f"{len(own)} PodDisruptionBudgets match its pods ({', '.join(own) or 'none'}); one must",
+def bounds(scaler: Document) -> tuple[int, int]:
+    """Return the fewest and the most replicas, with the defaults of its kind."""
+    spec = scaler["spec"]
+    if scaler["kind"] == "ScaledObject":
+        return spec.get("minReplicaCount", 0), spec.get("maxReplicaCount", 100)
+    return spec.get("minReplicas", 1), spec.get("maxReplicas", 1)
+
+
+def fewest(rendering: Rendering, pod: Pod) -> int:
+    """Return the fewest replicas that a workload runs with: its own number, or its autoscaler's least."""
+    for scaler in scalers(rendering, pod.owner):
+        return bounds(scaler)[0]
+    return int(pod.owner["spec"].get("replicas", 1))
+
+
+def _budget(rendering: Rendering, budget: Document) -> Findings:
+    selector = at(budget, "spec", "selector")
+    yield from _selects_one(rendering, budget, "spec.selector", selector)
+    for pod in rendering.selected(selector, namespace_of(budget)):
+        replicas = fewest(rendering, pod)
+        allowed = evictable(at(budget, "spec"), replicas)
+        if replicas > 1 and allowed >= replicas:
+            yield "spec", f"lets all {replicas} pods of {pod.name} go at once; maxUnavailable: 1 lets one go"
+        if replicas and allowed < 1:
+            text = (
+                f"with {replicas} replicas of {pod.name} no pod may ever be evicted: a node cannot be drained"
             )
+            yield "spec", f"{text}; maxUnavailable: 1 lets one go"
 
 
 def evictable(budget: Mapping[str, Any], replicas: int, rounded: Callable[[float], int] = math.ceil) -> int:
@@ -183,35 +168,68 @@ def evictable(budget: Mapping[str, Any], replicas: int, rounded: Callable[[float
     return replicas - count(budget.get("minAvailable", 0))
 
 
-def _policies(rendering: Rendering) -> Iterator[Problem]:
-    policies = list(rendering.of("NetworkPolicy"))
-    for policy in policies:
-        selected = rendering.selected(at(policy, "spec", "podSelector"), namespace_of(policy))
-        if not selected:
-            yield Problem(
-                name_of(policy),
-                "spec.podSelector",
-                f"{_selector(at(policy, 'spec', 'podSelector'))} matches no pod{_pods(rendering)}",
+def _policy(rendering: Rendering, policy: Document) -> Findings:
+    """A policy must match pods and ports that there are, and let in nobody who has no business there."""
+    selector = at(policy, "spec", "podSelector")
+    selected = rendering.selected(selector, namespace_of(policy))
+    if not selected:
+        yield "spec.podSelector", f"{_selector(selector)} matches no pod{_pods(rendering)}"
+    for index, rule in enumerate(at(policy, "spec", "ingress") or ()):
+        for port in rule.get("ports") or ():
+            with_ports = [pod for pod in selected if pod.ports]
+            yield from _listen(with_ports, port.get("port"), f"spec.ingress[{index}].ports")
+        for pod in selected if "Ingress" in _directions(policy) else ():
+            yield from _let_in(pod, rule.get("from") or (), f"spec.ingress[{index}].from")
+    for index, rule in enumerate(at(policy, "spec", "egress") or ()):
+        where = f"spec.egress[{index}]"
+        for peer in rule.get("to") or ():
+            if peer.keys() != {"podSelector"}:
+                continue
+            found = rendering.selected(peer["podSelector"], namespace_of(policy))
+            if not found and any(pod.component == ENGINE for pod in rendering.pods):
+                yield f"{where}.to", f"{_selector(peer['podSelector'])} matches no pod{_pods(rendering)}"
+            for port in rule.get("ports") or ():
+                yield from _listen(found, port.get("port"), f"{where}.ports")
+
+
+def _let_in(pod: Pod, peers: Iterable[Mapping[str, Any]], where: str) -> Findings:
+    """Engines take work from gateways and the sweep alone; nothing takes it from everyone."""
+    if not peers:
+        yield where, f"is empty, which lets everyone in to {pod.name}"
+    for number, peer in enumerate(peers):
+        if pod.component == ENGINE and not _may_enter(peer):
+            text = (
+                f"lets in to {pod.name} others than pods of this namespace labelled {COMPONENT}: gateway or "
             )
-        yield from _policy_ports(rendering, policy, selected)
-        if "Ingress" in _directions(policy):
-            for pod in selected:
-                yield from _ingress(pod, policy)
-    for pod in rendering.pods:
-        own = [
-            policy
-            for policy in policies
-            if namespace_of(policy) == pod.namespace
-            and matches(at(policy, "spec", "podSelector"), pod.labels)
-        ]
-        if not any("Ingress" in _directions(policy) for policy in own):
-            yield Problem(
-                pod.name,
-                "spec.template.metadata.labels",
-                f"no NetworkPolicy selects its pods for Ingress ({told(pod.labels)}): everyone reaches them",
-            )
-        yield from _egress(rendering, pod, [policy for policy in own if "Egress" in _directions(policy)])
-        yield from _entry(rendering, pod, [policy for policy in own if "Ingress" in _directions(policy)])
+            text += "sweep, and Prometheus (a namespaceSelector and app.kubernetes.io/name: prometheus)"
+            yield f"{where}[{number}]", text
+        elif not any(at(peer, key) for key in ("podSelector", "namespaceSelector", "ipBlock")):
+            yield f"{where}[{number}]", f"selects everything: whom should {pod.name} take work from?"
+
+
+def _may_enter(peer: Mapping[str, Any]) -> bool:
+    if "namespaceSelector" in peer:
+        return is_prometheus(peer)
+    labels = demanded(peer.get("podSelector") or {})
+    return "ipBlock" not in peer and labels.get(COMPONENT, {""}) <= _SENDERS
+
+
+def is_prometheus(peer: Mapping[str, Any]) -> bool:
+    """Whether a policy's peer is a namespace's Prometheus, and nothing else."""
+    labels = demanded(peer.get("podSelector") or {})
+    return _NAMESPACE in demanded(peer.get("namespaceSelector") or {}) and any(
+        labels.get(key, {""}) <= values for key, values in _PROMETHEUS.items()
+    )
+
+
+def demanded(selector: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Return the values that a label selector demands, by label; what it only excludes is not among them."""
+    found = {key: {value} for key, value in (selector.get("matchLabels") or {}).items()}
+    for expression in selector.get("matchExpressions") or ():
+        if expression["operator"] == "In":
+            values = set(expression.get("values") or ())
+            found[expression["key"]] = found.get(expression["key"], values) & values
+    return found
 
 
 def _directions(policy: Document) -> list[str]:
@@ -219,125 +237,44 @@ def _directions(policy: Document) -> list[str]:
     return list(given) if given else ["Ingress"] + ["Egress"] * bool(at(policy, "spec", "egress"))
 
 
-def _policy_ports(rendering: Rendering, policy: Document, selected: Iterable[Pod]) -> Iterator[Problem]:
-    for index, rule in enumerate(at(policy, "spec", "ingress") or ()):
-        for port in rule.get("ports") or ():
-            with_ports = [pod for pod in selected if pod.ports]
-            yield from _listen(with_ports, port.get("port"), name_of(policy), f"spec.ingress[{index}].ports")
-    for index, rule in enumerate(at(policy, "spec", "egress") or ()):
-        for peer in rule.get("to") or ():
-            if peer.keys() != {"podSelector"}:
-                continue
-            found = rendering.selected(peer["podSelector"], namespace_of(policy))
-            where = f"spec.egress[{index}]"
-            if not found and any(pod.component == ENGINE for pod in rendering.pods):
-                yield Problem(
-                    name_of(policy),
-                    f"{where}.to",
-                    f"{_selector(peer['podSelector'])} matches no pod{_pods(rendering)}",
-                )
-            for port in rule.get("ports") or ():
-                yield from _listen(found, port.get("port"), name_of(policy), f"{where}.ports")
-
-
-def _ingress(pod: Pod, policy: Document) -> Iterator[Problem]:
-    """Engines take work from gateways and the sweep alone; nothing takes it from everyone."""
-    for index, rule in enumerate(at(policy, "spec", "ingress") or ()):
-        where = f"spec.ingress[{index}].from"
-        peers = rule.get("from") or ()
-        if not peers:
-            yield Problem(name_of(policy), where, f"is empty, which lets everyone in to {pod.name}")
-        for number, peer in enumerate(peers):
-            if pod.component == ENGINE and not _may_enter(peer):
-                yield Problem(
-                    name_of(policy),
-                    f"{where}[{number}]",
-                    f"lets in to {pod.name} others than pods of this namespace labelled {COMPONENT}: gateway "
-                    "or sweep, and Prometheus (a namespaceSelector and app.kubernetes.io/name: prometheus)",
-                )
-            elif not any(at(peer, key) for key in ("podSelector", "namespaceSelector", "ipBlock")):
-                yield Problem(
-                    name_of(policy),
-                    f"{where}[{number}]",
-                    f"selects everything: whom should {pod.name} take work from?",
-                )
-
-
-def _may_enter(peer: Mapping[str, Any]) -> bool:
-    if "namespaceSelector" in peer:
-        return is_prometheus(peer)
-    labels = wanted(peer.get("podSelector") or {})
-    return "ipBlock" not in peer and labels.get(COMPONENT, {""}) <= _SENDERS
-
-
-def is_prometheus(peer: Mapping[str, Any]) -> bool:
-    """Whether a policy's peer is a namespace's Prometheus, and nothing else."""
-    labels = wanted(peer.get("podSelector") or {})
-    spaces = wanted(peer.get("namespaceSelector") or {})
-    return _NAMESPACE in spaces and any(
-        labels.get(key, {""}) <= values for key, values in _PROMETHEUS.items()
-    )
-
-
-def wanted(selector: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Return the values that a label selector demands, by label; what it only excludes is not among them."""
-    found = {key: {value} for key, value in (selector.get("matchLabels") or {}).items()}
-    for wish in selector.get("matchExpressions") or ():
-        if wish["operator"] == "In":
-            values = set(wish.get("values") or ())
-            found[wish["key"]] = found.get(wish["key"], values) & values
-    return found
-
-
-def _egress(rendering: Rendering, pod: Pod, policies: Iterable[Document]) -> Iterator[Problem]:
-    """Where a policy closes what leaves a pod, another must let out what it needs."""
-    rules = [rule for policy in policies for rule in at(policy, "spec", "egress") or ()]
-    if not policies:
-        return
-    for protocol in ("UDP", "TCP"):
-        if not any(opens(rule, {_DNS_PORT}, protocol) for rule in rules):
-            yield Problem(
-                pod.name,
-                "spec.template.metadata.labels",
-                f"its NetworkPolicies let no DNS out ({protocol} port 53)",
-            )
-    if pod.component not in _SENDERS:
-        return
-    for engine in rendering.pods:
-        if (
-            engine.component == ENGINE
-            and engine.namespace == pod.namespace
-            and not any(
-                opens(rule, {*engine.ports, *engine.ports.values()}, "TCP") and _leads_to(rule, engine)
-                for rule in rules
-            )
-        ):
-            yield Problem(
-                pod.name,
-                "spec.template.metadata.labels",
-                f"its NetworkPolicies do not let it out to {engine.name}",
-            )
-
-
-def _entry(rendering: Rendering, pod: Pod, policies: Iterable[Document]) -> Iterator[Problem]:
-    """Where policies close what comes to a pod, one must let in who has to reach it."""
-    rules = [
-        rule
-        for policy in policies
-        for rule in at(policy, "spec", "ingress") or ()
-        if opens(rule, {*pod.ports, *pod.ports.values()}, "TCP")
+def selecting(rendering: Rendering, pod: Pod) -> list[Document]:
+    """Return the NetworkPolicies that select a pod."""
+    return [
+        policy
+        for policy in rendering.of("NetworkPolicy")
+        if namespace_of(policy) == pod.namespace and matches(at(policy, "spec", "podSelector"), pod.labels)
     ]
-    where = "spec.template.metadata.labels"
-    if pod.component == GATEWAY and policies and not any(rule.get("from") for rule in rules):
-        yield Problem(pod.name, where, "its NetworkPolicies let nobody in to its ports")
-    if pod.component == ENGINE and policies:
-        for sender in rendering.pods:
-            if (
-                sender.component in _SENDERS
-                and sender.namespace == pod.namespace
-                and not any(_leads_to(rule, sender, "from") for rule in rules)
+
+
+def _policies_of(rendering: Rendering, pod: Pod) -> Findings:
+    """A pod's policies close it; they must let in who has to reach it, and out what it needs."""
+    own = selecting(rendering, pod)
+    closed_in = [policy for policy in own if "Ingress" in _directions(policy)]
+    closed_out = [policy for policy in own if "Egress" in _directions(policy)]
+    if not closed_in:
+        text = (
+            f"no NetworkPolicy selects its pods for Ingress ({label_text(pod.labels)}): everyone reaches them"
+        )
+        yield _POD_LABELS, text
+    others = [other for other in rendering.pods if other.namespace == pod.namespace]
+    if closed_out:
+        rules = [rule for policy in closed_out for rule in at(policy, "spec", "egress") or ()]
+        for protocol in ("UDP", "TCP"):
+            if not any(opens(rule, {_DNS_PORT}, protocol) for rule in rules):
+                yield _POD_LABELS, f"its NetworkPolicies let no DNS out ({protocol} port 53)"
+        for engine in others if pod.component in _SENDERS else ():
+            if engine.component == ENGINE and not any(
+                opens(rule, engine.port_names, "TCP") and _leads_to(rule, engine, "to") for rule in rules
             ):
-                yield Problem(pod.name, where, f"its NetworkPolicies do not let {sender.name} in")
+                yield _POD_LABELS, f"its NetworkPolicies do not let it out to {engine.name}"
+    if closed_in:
+        rules = [rule for policy in closed_in for rule in at(policy, "spec", "ingress") or ()]
+        rules = [rule for rule in rules if opens(rule, pod.port_names, "TCP")]
+        if pod.component == GATEWAY and not any(rule.get("from") for rule in rules):
+            yield _POD_LABELS, "its NetworkPolicies let nobody in to its ports"
+        for sender in others if pod.component == ENGINE else ():
+            if sender.component in _SENDERS and not any(_leads_to(rule, sender, "from") for rule in rules):
+                yield _POD_LABELS, f"its NetworkPolicies do not let {sender.name} in"
 
 
 def opens(rule: Mapping[str, Any], ports: set[Any], protocol: str) -> bool:
@@ -355,53 +292,18 @@ def _range(port: Mapping[str, Any]) -> range:
     return range(first, last + 1) if isinstance(first, int) and isinstance(last, int) else range(0)
 
 
-def _leads_to(rule: Mapping[str, Any], pod: Pod, key: str = "to") -> bool:
+def _leads_to(rule: Mapping[str, Any], pod: Pod, key: str) -> bool:
     peers = rule.get(key)
     return not peers or any(
         "podSelector" in peer and matches(peer["podSelector"], pod.labels) for peer in peers
     )
 
 
-def _monitors(rendering: Rendering) -> Iterator[Problem]:
-    for monitor in rendering.of("PodMonitor"):
-        pods = [
-            pod
-            for space in watched(rendering, monitor)
-            for pod in rendering.selected(at(monitor, "spec", "selector"), space)
-        ]
-        yield from _watches(rendering, monitor, pods, "podMetricsEndpoints")
-        for index, endpoint in enumerate(at(monitor, "spec", "podMetricsEndpoints") or ()):
-            port = endpoint.get("port", endpoint.get("portNumber", endpoint.get("targetPort", "")))
-            yield from _listen(pods, port, name_of(monitor), f"spec.podMetricsEndpoints[{index}].port")
-    for monitor in rendering.of("ServiceMonitor"):
-        services = [
-            service
-            for service in rendering.of("Service")
-            if namespace_of(service) in watched(rendering, monitor)
-            and matches(at(monitor, "spec", "selector"), at(service, "metadata", "labels"))
-        ]
-        yield from _watches(rendering, monitor, services, "endpoints")
-        for index, endpoint in enumerate(at(monitor, "spec", "endpoints") or ()):
-            for service in services:
-                ports = [port.get("name") for port in at(service, "spec", "ports") or ()]
-                if endpoint.get("port") not in ports:
-                    yield Problem(
-                        name_of(monitor),
-                        f"spec.endpoints[{index}].port",
-                        f"{name_of(service)} has no port {endpoint.get('port')}; it has {ports}",
-                    )
-
-
-def _watches(
-    rendering: Rendering, monitor: Document, found: Iterable[object], endpoints: str
-) -> Iterator[Problem]:
-    if not at(monitor, "spec", endpoints):
-        yield Problem(name_of(monitor), f"spec.{endpoints}", "is empty: nothing is read")
-    if not found:
-        selector = at(monitor, "spec", "selector")
-        yield Problem(
-            name_of(monitor), "spec.selector", f"{_selector(selector)} matches nothing{_pods(rendering)}"
-        )
+def monitor_ports(monitor: Document) -> Iterator[tuple[str, Any]]:
+    """Yield where a PodMonitor names a port, and the port."""
+    for index, endpoint in enumerate(at(monitor, "spec", "podMetricsEndpoints") or ()):
+        port = endpoint.get("port", endpoint.get("portNumber", endpoint.get("targetPort", "")))
+        yield f"spec.podMetricsEndpoints[{index}].port", port
 
 
 def watched(rendering: Rendering, monitor: Document) -> set[str]:
@@ -412,54 +314,92 @@ def watched(rendering: Rendering, monitor: Document) -> set[str]:
     return set(chosen.get("matchNames") or [namespace_of(monitor)])
 
 
-def _backends(rendering: Rendering) -> Iterator[Problem]:
-    for ingress in rendering.of("Ingress"):
-        for where, service in ingresses(ingress):
-            port = at(service, "port")
-            yield from _backend(
-                rendering, ingress, where, service.get("name"), port.get("name", port.get("number"))
-            )
-    for route in rendering.of("HTTPRoute"):
-        for key in ("parentRefs", "rules"):
-            if not at(route, "spec", key):
-                yield Problem(name_of(route), f"spec.{key}", "is empty: nothing comes through")
-        for index, rule in enumerate(at(route, "spec", "rules") or ()):
-            if not rule.get("backendRefs") and not rule.get("filters"):
-                yield Problem(
-                    name_of(route), f"spec.rules[{index}].backendRefs", "is empty: it leads nowhere"
-                )
+def _pod_monitor(rendering: Rendering, monitor: Document) -> Findings:
+    selector, spaces = at(monitor, "spec", "selector"), watched(rendering, monitor)
+    pods = [pod for space in spaces for pod in rendering.selected(selector, space)]
+    yield from _watches(rendering, monitor, pods, "podMetricsEndpoints")
+    for where, port in monitor_ports(monitor):
+        yield from _listen(pods, port, where)
+
+
+def _service_monitor(rendering: Rendering, monitor: Document) -> Findings:
+    services = [
+        service
+        for service in rendering.of("Service")
+        if namespace_of(service) in watched(rendering, monitor)
+        and matches(at(monitor, "spec", "selector"), at(service, "metadata", "labels"))
+    ]
+    yield from _watches(rendering, monitor, services, "endpoints")
+    for index, endpoint in enumerate(at(monitor, "spec", "endpoints") or ()):
+        for service in services:
+            ports = [port.get("name") for port in at(service, "spec", "ports") or ()]
+            if endpoint.get("port") not in ports:
+                text = f"{name_of(service)} has no port {endpoint.get('port')}; it has {ports}"
+                yield f"spec.endpoints[{index}].port", text
+
+
+def _watches(rendering: Rendering, monitor: Document, found: Iterable[object], endpoints: str) -> Findings:
+    if not at(monitor, "spec", endpoints):
+        yield f"spec.{endpoints}", "is empty: nothing is read"
+    if not found:
+        text = f"{_selector(at(monitor, 'spec', 'selector'))} matches nothing{_pods(rendering)}"
+        yield "spec.selector", text
+
+
+def backends(document: Document) -> Iterator[tuple[str, object, object]]:
+    """Yield where an Ingress or HTTPRoute leads to a Service, the Service's name, and its port."""
+    if document["kind"] == "HTTPRoute":
+        for index, rule in enumerate(at(document, "spec", "rules") or ()):
             for number, backend in enumerate(rule.get("backendRefs") or ()):
                 where = f"spec.rules[{index}].backendRefs[{number}]"
-                yield from _backend(rendering, route, where, backend.get("name"), backend.get("port"))
-
-
-def ingresses(ingress: Document) -> Iterator[tuple[str, Document]]:
-    """Yield the Services that an Ingress leads to, and where it names them."""
-    backends = [("spec.defaultBackend", at(ingress, "spec", "defaultBackend"))]
-    for index, rule in enumerate(at(ingress, "spec", "rules") or ()):
+                yield where, backend.get("name"), backend.get("port")
+        return
+    found = [("spec.defaultBackend", at(document, "spec", "defaultBackend"))]
+    for index, rule in enumerate(at(document, "spec", "rules") or ()):
         for path in at(rule, "http", "paths") or ():
             where = f"spec.rules[{rule.get('host', index)}].http.paths[{path.get('path')}].backend"
-            backends.append((where, path.get("backend") or {}))
-    for where, backend in backends:
+            found.append((where, path.get("backend") or {}))
+    for where, backend in found:
         if service := at(backend, "service"):
-            yield where, service
+            yield where, service.get("name"), at(service, "port", "name") or at(service, "port", "number")
 
 
-def _backend(
-    rendering: Rendering, document: Document, where: str, name: object, port: object
-) -> Iterator[Problem]:
-    service = rendering.find("Service", name, namespace_of(document))
-    if service is None:
-        there = rendering.names("Service", namespace_of(document))
-        yield Problem(name_of(document), where, f"no Service {name}; there are: {there}")
-    elif all(port not in (one.get("name"), one["port"]) for one in at(service, "spec", "ports") or ()):
-        ports = ", ".join(f"{one.get('name')} ({one['port']})" for one in at(service, "spec", "ports") or ())
-        yield Problem(name_of(document), where, f"Service {name} has no port {port}; it has {ports}")
+def _ingress(rendering: Rendering, document: Document) -> Findings:
+    for where, name, port in backends(document):
+        service = rendering.find("Service", name, namespace_of(document))
+        if service is None:
+            yield where, f"no Service {name}; there are: {rendering.names('Service', namespace_of(document))}"
+        else:
+            ports = {one.get("name"): one["port"] for one in at(service, "spec", "ports") or ()}
+            if port not in (*ports, *ports.values()):
+                there = ", ".join(f"{known} ({number})" for known, number in ports.items())
+                yield where, f"Service {name} has no port {port}; it has {there}"
+
+
+def _http_route(rendering: Rendering, route: Document) -> Findings:
+    for key in ("parentRefs", "rules"):
+        if not at(route, "spec", key):
+            yield f"spec.{key}", "is empty: nothing comes through"
+    for index, rule in enumerate(at(route, "spec", "rules") or ()):
+        if not rule.get("backendRefs") and not rule.get("filters"):
+            yield f"spec.rules[{index}].backendRefs", "is empty: it leads nowhere"
+    yield from _ingress(rendering, route)
 
 
 def _selector(selector: Mapping[str, Any]) -> str:
-    return told({key: value for key, value in selector.items() if value}) if selector else "{}"
+    return label_text({key: value for key, value in selector.items() if value}) if selector else "{}"
 
 
 def _pods(rendering: Rendering) -> str:
-    return "; there are " + ", ".join(f"{pod.name} ({told(pod.labels)})" for pod in rendering.pods)
+    return "; there are " + ", ".join(f"{pod.name} ({label_text(pod.labels)})" for pod in rendering.pods)
+
+
+_CHECKS: dict[str, Callable[[Rendering, Document], Findings]] = {
+    "Service": _service,
+    "PodDisruptionBudget": _budget,
+    "NetworkPolicy": _policy,
+    "PodMonitor": _pod_monitor,
+    "ServiceMonitor": _service_monitor,
+    "Ingress": _ingress,
+    "HTTPRoute": _http_route,
+}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 Document = dict[str, Any]
+# What is wrong in one object: where, as a path of keys, and the text.
+Findings = Iterator[tuple[str, str]]
 
 COMPONENT = "app.kubernetes.io/component"
 POOL = "ocr-gateway/pool"
@@ -44,6 +47,11 @@ class Problem:
         return f"{self.name}: {self.where}: {self.text}"
 
 
+def named(name: str, findings: Iterable[tuple[str, str]]) -> Iterator[Problem]:
+    """Make problems of the findings in one object."""
+    return (Problem(name, where, text) for where, text in findings)
+
+
 @dataclass(frozen=True)
 class Container:
     """A container of a pod; `where` is its path, `init` whether it stands among the init containers."""
@@ -62,6 +70,10 @@ class Container:
         """Its ports by name; one without a name stands under its number."""
         ports = self.spec.get("ports") or ()
         return {port.get("name", str(port["containerPort"])): port["containerPort"] for port in ports}
+
+    def ports_text(self) -> str:
+        """Its ports, as a problem's text has them."""
+        return ports_text(self.ports)
 
     @property
     def args(self) -> list[str]:
@@ -137,13 +149,18 @@ class Pod:
         running = (one for one in self.containers if not one.init or one.sidecar)
         return {name: number for one in running for name, number in one.ports.items()}
 
+    @property
+    def port_names(self) -> set[str | int]:
+        """What a port of them may be called: its name, and its number."""
+        return {*self.ports, *self.ports.values()}
+
     def has_port(self, port: str | int) -> bool:
         """Whether a container listens there, by name or by number."""
         return port in self.ports if isinstance(port, str) else port in self.ports.values()
 
-    def told_ports(self) -> str:
-        """The ports there are, in words."""
-        return ", ".join(f"{name} ({number})" for name, number in self.ports.items()) or "none"
+    def ports_text(self) -> str:
+        """The ports there are, as a problem's text has them."""
+        return ports_text(self.ports)
 
 
 @dataclass(frozen=True)
@@ -193,14 +210,14 @@ def matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bo
     for key, value in (selector.get("matchLabels") or {}).items():
         if labels.get(key) != value:
             return False
-    for wish in selector.get("matchExpressions") or ():
-        value, values = labels.get(wish["key"]), wish.get("values") or ()
+    for expression in selector.get("matchExpressions") or ():
+        value, values = labels.get(expression["key"]), expression.get("values") or ()
         if not {
             "In": value in values,
             "NotIn": value not in values,
             "Exists": value is not None,
             "DoesNotExist": value is None,
-        }.get(wish["operator"]):
+        }.get(expression["operator"]):
             return False
     return True
 
@@ -225,8 +242,13 @@ def namespace_of(document: Mapping[str, Any]) -> str:
     return str((document.get("metadata") or {}).get("namespace", ""))
 
 
-def told(labels: object) -> str:
-    """A selector or labels, as an error prints them."""
+def ports_text(ports: Mapping[str, int]) -> str:
+    """Ports by name, as a problem's text has them."""
+    return ", ".join(f"{name} ({number})" for name, number in ports.items()) or "none"
+
+
+def label_text(labels: object) -> str:
+    """A selector or labels, as a problem's text has them."""
     if isinstance(labels, dict):
-        return ",".join(f"{key}={told(value)}" for key, value in labels.items()) or "{}"
+        return ",".join(f"{key}={label_text(value)}" for key, value in labels.items()) or "{}"
     return str(labels)

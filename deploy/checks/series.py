@@ -57,8 +57,8 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """An expression, and where it stands."""
+class Query:
+    """An expression, and in which object and where it stands."""
 
     name: str
     where: str
@@ -128,46 +128,36 @@ def check(rendering: Rendering) -> Iterator[Problem]:
     known = _with_recorded(exported() | OTHERS, recorded)
     # Kubernetes' metric names have no colons: an adapter writes underscores for those of rules.
     adapted = known | {name.replace(":", "_"): known[name] for name in recorded}
-    for one in by_scalers(rendering):
-        yield from _expression(one, adapted if one.name.startswith("HorizontalPodAutoscaler") else known)
     for name, where, model in _dashboards(rendering):
         if model is None:
             yield Problem(name, where, "is no dashboard: not a JSON object")
-    for one in by_dashboards(rendering):
-        yield from _expression(one, known)
-    for name, where, rule in rules:
-        yield from _expression(Asked(name, f"{where}.expr", str(rule["expr"])), known)
+    of_rules = [Query(name, f"{where}.expr", str(rule["expr"])) for name, where, rule in rules]
+    for query in (*of_scalers(rendering), *of_dashboards(rendering), *of_rules):
+        plain = query.name.startswith("HorizontalPodAutoscaler")
+        for text in _expression(query.expr, adapted if plain else known):
+            yield Problem(query.name, query.where, text)
 
 
-def _expression(one: Asked, known: Mapping[str, frozenset[str] | None]) -> Iterator[Problem]:
+def _expression(expr: str, known: Mapping[str, frozenset[str] | None]) -> Iterator[str]:
     try:
-        found = names(filled(one.expr))
+        found = names(filled(expr))
     except ValueError as error:
-        yield Problem(one.name, one.where, f"is not PromQL: {error}")
+        yield f"is not PromQL: {error}"
         return
-    everywhere: set[str] = {*TARGET, *found.made}
-    open_ended = False
+    everywhere, any_label = {*TARGET, *found.made}, False
     for series, labels in found.series.items():
+        own = known.get(series)
         if series not in known:
-            yield Problem(
-                one.name,
-                one.where,
-                f"no gateway exports {series or 'a series without a name'}, and no rule here records it",
-            )
-            open_ended = True
-            continue
-        own = known[series]
+            text = series or "a series without a name"
+            yield f"no gateway exports {text}, and no rule here records it"
         if own is None:
-            open_ended = True
+            any_label = True
             continue
         everywhere |= own
         for label in sorted(labels - own - TARGET):
-            yield Problem(
-                one.name, one.where, f"{series} has no label {label}; it has {', '.join(sorted(own))}"
-            )
-    if not open_ended:
-        for label in sorted(found.labels - everywhere):
-            yield Problem(one.name, one.where, f"no series here has the label {label}")
+            yield f"{series} has no label {label}; it has {', '.join(sorted(own))}"
+    for label in sorted(found.labels - everywhere) if not any_label else ():
+        yield f"no series here has the label {label}"
 
 
 def _with_recorded(
@@ -206,12 +196,12 @@ def _rules(rendering: Rendering) -> Iterator[tuple[str, str, Document]]:
                 yield name_of(document), f"spec.groups[{group['name']}].rules[{label}]", rule
 
 
-def by_scalers(rendering: Rendering) -> Iterator[Asked]:
+def of_scalers(rendering: Rendering) -> Iterator[Query]:
     """Yield every expression of autoscalers; a metric's name and labels are one."""
     for scaler in rendering.of("ScaledObject"):
         for index, trigger in enumerate(at(scaler, "spec", "triggers") or ()):
             if trigger.get("type") == "prometheus" and (query := at(trigger, "metadata", "query")):
-                yield Asked(
+                yield Query(
                     name_of(scaler), f"spec.triggers[{trigger.get('name', index)}].metadata.query", query
                 )
     for scaler in rendering.of("HorizontalPodAutoscaler"):
@@ -221,14 +211,14 @@ def by_scalers(rendering: Rendering) -> Iterator[Asked]:
                     labels = at(metric, kind, "metric", "selector", "matchLabels").items()
                     wanted = ", ".join(f"{label}={json.dumps(value)}" for label, value in labels)
                     where = f"spec.metrics[{index}].{kind}.metric"
-                    yield Asked(name_of(scaler), where, f"{name}{{{wanted}}}")
+                    yield Query(name_of(scaler), where, f"{name}{{{wanted}}}")
 
 
-def by_dashboards(rendering: Rendering) -> Iterator[Asked]:
+def of_dashboards(rendering: Rendering) -> Iterator[Query]:
     """Yield every expression of the dashboards that Grafana's sidecar would load."""
     for name, where, model in _dashboards(rendering):
         for inside, expr in dashboard(model or {}):
-            yield Asked(name, f"{where}.{inside}", expr)
+            yield Query(name, f"{where}.{inside}", expr)
 
 
 def _dashboards(rendering: Rendering) -> Iterator[tuple[str, str, Document | None]]:

@@ -33,13 +33,29 @@ class Served:
     config: Config
 
     @property
+    def admin(self) -> set[str | int]:
+        """What the admin port may be called: its number, and its name in the container."""
+        number = self.config.server.admin_port
+        names = (name for name, port in self.container.ports.items() if port == number)
+        return set() if number is None else {number, *names}
+
+    def services(self, rendering: Rendering) -> list[Document]:
+        """Return the Services that lead to the gateway."""
+        return [
+            service
+            for service in rendering.of("Service")
+            if self.pod
+            in rendering.selected({"matchLabels": at(service, "spec", "selector")}, namespace_of(service))
+        ]
+
+    @property
     def life_s(self) -> float:
         """How long the longest request may take: total_s begins when it has left the queue."""
         return max(route.queue.max_wait_s + route.timeouts.total_s for route in self.config.routes.values())
 
     @property
-    def life(self) -> str:
-        """The same, in words."""
+    def life_text(self) -> str:
+        """The same, as a problem's text has it."""
         return f"a request may take {self.life_s:g} s (queue.max_wait_s + timeouts.total_s)"
 
 

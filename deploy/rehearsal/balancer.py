@@ -13,23 +13,31 @@ import asyncio
 import contextlib
 import json
 import random
+import socket
 import sys
 import threading
 from typing import TYPE_CHECKING, Literal, cast
 
-import aiohttp
+import httpx
+import uvicorn
 import uvloop
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, StreamingResponse
+
+from deploy.rehearsal.kept_connections import KeptConnections
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from types import TracebackType
+
+    from starlette.types import Receive, Scope, Send
 
 Mode = Literal["connections", "requests"]
 MODES: tuple[Mode, ...] = ("connections", "requests")
 _HOST = "127.0.0.1"
 _BACKLOG = 2048
-_MIB = 1 << 20
+# nginx's keepalive_timeout of both its sides.
+_CLIENT_KEEP_S, _UPSTREAM_KEEP_S = 75, 60
 # Headers that are about one connection, not about the request.
 _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "host"})
 
@@ -152,47 +160,60 @@ async def _pass_connections(backends: _Backends) -> AsyncIterator[int]:
         yield int(server.sockets[0].getsockname()[1])
 
 
+class _RequestProxy:
+    """Passes requests on, as an ASGI application."""
+
+    def __init__(self, backends: _Backends) -> None:
+        self._backends = backends
+        self._connections: dict[str, KeptConnections] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        backend = self._backends.choose()
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                if backend is None:
+                    raise httpx.ConnectError("no backend")
+                headers = [pair for pair in request.headers.items() if pair[0].lower() not in _HOP]
+                body = await request.body()
+                passed_on = httpx.Request(
+                    request.method, backend + request.url.path, headers=headers, content=body
+                )
+                kept = self._connections.setdefault(backend, KeptConnections(_UPSTREAM_KEEP_S))
+                http = await stack.enter_async_context(kept.client())
+                answer = await http.send(passed_on, stream=True)
+                stack.push_async_callback(answer.aclose)
+            except httpx.HTTPError:
+                await PlainTextResponse("no backend, or it failed", 502)(scope, receive, send)
+                return
+            # What ends early is raised to the server, which then breaks the client's connection.
+            reply = StreamingResponse(answer.aiter_raw(), answer.status_code)
+            reply.raw_headers = [pair for pair in answer.headers.raw if pair[0].lower().decode() not in _HOP]
+            await reply(scope, receive, send)
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process, which ends with its standard input."""
+        yield
+
+
 @contextlib.asynccontextmanager
 async def _pass_requests(backends: _Backends) -> AsyncIterator[int]:
-    session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),  # nginx's upstream-keepalive-timeout
-        timeout=aiohttp.ClientTimeout(None),
-        auto_decompress=False,
+    config = uvicorn.Config(
+        _RequestProxy(backends),
+        lifespan="off",
+        log_level="critical",
+        access_log=False,
+        timeout_keep_alive=_CLIENT_KEEP_S,
     )
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        backend = backends.choose()
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
-        try:
-            if backend is None:
-                raise aiohttp.ClientError
-            body = await request.read()
-            answer = await session.request(request.method, backend + request.path, headers=headers, data=body)
-        except aiohttp.ClientError:
-            return web.Response(status=502, text="no backend, or it failed")
-        async with answer:
-            reply = web.StreamResponse(status=answer.status)
-            reply.headers.extend(
-                {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
-            )
-            await reply.prepare(request)
-            try:
-                async for data in answer.content.iter_any():
-                    await reply.write(data)
-            except aiohttp.ClientError:
-                if request.transport:
-                    request.transport.abort()
-            return reply
-
-    app = web.Application(client_max_size=64 * _MIB)
-    app.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, _HOST, 0, backlog=_BACKLOG)
-    await site.start()
-    async with session:
-        yield int(runner.addresses[0][1])
-    await runner.cleanup()
+    server = _Server(config)
+    with socket.create_server((_HOST, 0), backlog=_BACKLOG) as listener:
+        serving = asyncio.create_task(server.serve([listener]))
+        yield int(listener.getsockname()[1])
+        server.should_exit = server.force_exit = True
+        await serving
 
 
 async def _run(mode: Mode) -> None:

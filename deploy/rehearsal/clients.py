@@ -1,7 +1,6 @@
 """Clients in a closed loop that forgive nothing: a request that is not answered in whole has failed.
 
-They keep idle connections as long as the openai SDK and others do, and try nothing again. They are not built
-on the SDK's own library, httpx, whose shared pool loses requests by itself where idle connections expire.
+They keep idle connections as long as the openai SDK and others do, and try nothing again.
 """
 
 from __future__ import annotations
@@ -16,16 +15,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import aiohttp
+import httpx
 from PIL import Image, ImageDraw
+
+from deploy.rehearsal.kept_connections import KeptConnections
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 PATH = "/v1/chat/completions"
 PROMPTS = ("Text Recognition:", "Table Recognition:", "Output the value of total")
-# How long clients keep idle connections: the openai SDK, which shares them between all that ask through it,
-# and aiohttp, which stands for those that pause between requests.
+# How long clients keep idle connections: the openai SDK, which shares them between all that ask through it;
+# and aiohttp's, which stands for those that pause between requests.
 _SDK_KEEPS_S = 5.0
 _PATIENT_KEEPS_S = 15.0
 # The longest that a slow client pauses.
@@ -73,7 +74,8 @@ class Tally:
 @dataclass(frozen=True)
 class _Client:
     name: str
-    http: aiohttp.ClientSession
+    url: str
+    connections: KeptConnections
     body: bytes
     stream: bool
     tokens: int
@@ -115,25 +117,26 @@ class Clients:
     async def __aenter__(self) -> Clients:
         self._began = self._last = time.monotonic()
         image = _page()
-        self._pools: list[aiohttp.ClientSession] = []
+        self._pools: list[KeptConnections] = []
         self._tasks = []
         for number in range(self._count):
             slow = number % _ONE_IN_SLOW == 0
             if slow or number % _SHARING == 1:
                 keeps_s = self._pace * (_PATIENT_KEEPS_S if slow else _SDK_KEEPS_S)
-                connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keeps_s)
-                timeout = aiohttp.ClientTimeout(_TIMEOUT_S)
-                http = aiohttp.ClientSession(
-                    self._url, connector=connector, timeout=timeout, headers=self._headers
-                )
-                self._pools.append(http)
+                self._pools.append(KeptConnections(keeps_s, self._headers))
             stream = number // 2 % 2 == 0
             long = number % _ONE_IN_LONG in (2, 4) and number // _ONE_IN_LONG % 2 == 0
             tokens = self._long_tokens if long else self._tokens + self._rng.randrange(self._tokens)
             kind = f"{'slow ' * slow}{'long ' * long}{'stream' if stream else 'whole'}"
             body = _body(image, self._model, PROMPTS[number % len(PROMPTS)], tokens, stream=stream)
             client = _Client(
-                f"{number} ({kind})", self._pools[-1], body, stream, tokens, slow * _PAUSE_S * self._pace
+                f"{number} ({kind})",
+                self._url + PATH,
+                self._pools[-1],
+                body,
+                stream,
+                tokens,
+                slow * _PAUSE_S * self._pace,
             )
             self._tasks.append(asyncio.create_task(self._run(client)))
         return self
@@ -147,8 +150,8 @@ class Clients:
             for task in self._tasks:
                 task.cancel()
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
-        for http in self._pools:
-            await http.close()
+        for pool in self._pools:
+            await pool.aclose()
         for end in ends:
             if isinstance(end, Exception):
                 raise end
@@ -183,11 +186,11 @@ async def _request(client: _Client) -> str | None:
     """Ask once; return what was wrong with the answer, None where nothing was."""
     headers = {"content-type": "application/json"}
     try:
-        async with client.http.post(PATH, data=client.body, headers=headers) as reply:
-            body = await reply.read()
+        async with asyncio.timeout(_TIMEOUT_S), client.connections.client() as http:
+            reply = await http.post(client.url, content=client.body, headers=headers)
         read = _streamed if client.stream else _whole
-        return _refusal(reply.status, body) or read(body, client.tokens)
-    except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+        return _refusal(reply.status_code, reply.content) or read(reply.content, client.tokens)
+    except (httpx.HTTPError, TimeoutError, ValueError, KeyError) as error:
         return f"{type(error).__name__}: {error}"
 
 

@@ -6,19 +6,15 @@ What is read of a workload is its rendered manifest, so that a rehearsal plays w
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-import yaml
+import httpx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,24 +26,6 @@ _PROBE_TIMEOUT_S = 60
 
 class PodError(Exception):
     """A pod did not do what a rehearsal takes for granted, such as become ready."""
-
-
-@functools.cache
-def _rendered(overlay: Path) -> tuple[dict[str, Any], ...]:
-    beside = Path(sys.executable).with_name("kubectl")
-    kubectl = str(beside) if beside.exists() else shutil.which("kubectl") or "kubectl"
-    command = [kubectl, "kustomize", str(overlay)]
-    page = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
-    return tuple(yaml.safe_load_all(page))
-
-
-def rendered(overlay: Path) -> list[dict[str, Any]]:
-    """Return an overlay's objects as `kubectl kustomize` renders them.
-
-    Raises:
-        subprocess.CalledProcessError: it does not render.
-    """
-    return list(_rendered(overlay.resolve()))
 
 
 def find(objects: Iterable[Mapping[str, Any]], kind: str, name: str) -> Mapping[str, Any]:
@@ -239,13 +217,12 @@ class Pod:
 
     async def _probe(self) -> None:
         url = self.url + self.lifecycle.ready_path
-        timeout = aiohttp.ClientTimeout(_PROBE_TIMEOUT_S)
         # A kubelet opens a connection for each probe.
-        connector = aiohttp.TCPConnector(force_close=True)
+        limits = httpx.Limits(max_keepalive_connections=0)
         successes = failures = 0
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        async with httpx.AsyncClient(limits=limits, timeout=_PROBE_TIMEOUT_S, trust_env=False) as http:
             while True:
-                if await _answers(session, url):
+                if await _answers(http, url):
                     successes, failures = successes + 1, 0
                 else:
                     successes, failures = 0, failures + 1
@@ -256,11 +233,10 @@ class Pod:
                 await asyncio.sleep(self.lifecycle.ready_period_s)
 
 
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+async def _answers(http: httpx.AsyncClient, url: str) -> bool:
     try:
-        async with session.get(url) as reply:
-            return 200 <= reply.status < 400
-    except (aiohttp.ClientError, TimeoutError):
+        return 200 <= (await http.get(url)).status_code < 400
+    except httpx.HTTPError:
         return False
 
 

@@ -13,7 +13,7 @@ import itertools
 import sys
 from typing import TYPE_CHECKING
 
-import aiohttp
+import httpx
 
 from gateway.tools.demo.demo_load import Request, chat, clients, page
 
@@ -89,11 +89,10 @@ async def _report(crowd: Clients) -> None:
 
 async def _trouble(engine: str) -> None:
     print(f"simulated: {engine} answers garbage for {TROUBLE_S} s", flush=True)
-    async with aiohttp.ClientSession() as session:
+    async with httpx.AsyncClient(trust_env=False) as http:
         for kind in ("garbage", "none"):
-            with contextlib.suppress(aiohttp.ClientError):
-                async with session.post(f"{engine}/faults", json={"kind": kind}) as reply:
-                    await reply.read()
+            with contextlib.suppress(httpx.HTTPError):
+                await http.post(f"{engine}/faults", json={"kind": kind})
             await asyncio.sleep(TROUBLE_S)
 
 

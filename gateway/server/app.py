@@ -16,13 +16,12 @@ from gateway.api.inference import COMPLETIONS, InferenceEndpoint
 from gateway.api.middleware import CommonHeaders, EndpointRouter
 from gateway.config import EMBEDDED
 from gateway.documents.endpoint import PATH as OCR
-from gateway.documents.endpoint import Documents
+from gateway.documents.endpoint import DocumentEndpoint
 from gateway.errors import ConfigError
 from gateway.images.fetch import ImageFetcher
-from gateway.images.inspector import Vision
+from gateway.images.inspector import ImageInspector
 from gateway.policy.admit.memory_share import default_documents, default_limit
 from gateway.request.dispatch import Dispatcher
-from gateway.request.receive import Intake
 from gateway.server.background import background
 from gateway.server.embedded_process import EmbeddedSupervisor, require_embedded, wants_embedded
 from gateway.server.machine import memory_bytes
@@ -89,7 +88,7 @@ class Gateway:
         self._metrics = Metrics(self.state)
         self._reloader = Reloader(path, config, self.reload, self._count_reload) if path else None
         self._dispatcher: Dispatcher | None = None
-        self._documents: Documents | None = None
+        self._documents: DocumentEndpoint | None = None
         self._tracing = _tracing()
         inference: dict[str, ASGIApp] = {
             path: InferenceEndpoint(path, self.state, self._running_dispatcher) for path in COMPLETIONS
@@ -127,7 +126,7 @@ class Gateway:
             raise RuntimeError(_NOT_STARTED)
         return self._dispatcher
 
-    def _running_documents(self) -> Documents:
+    def _running_documents(self) -> DocumentEndpoint:
         if self._documents is None:
             raise RuntimeError(_NOT_STARTED)
         return self._documents
@@ -135,11 +134,10 @@ class Gateway:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         fetcher = ImageFetcher(lambda: self.state.fleet.config.remote_images)
-        async with EngineClient() as client, fetcher, Vision() as vision:
-            intake = Intake(vision, fetcher)
-            dispatcher = Dispatcher(self.state, client, self._metrics, vision, intake, self._tracing)
+        async with EngineClient() as client, fetcher, ImageInspector() as vision:
+            dispatcher = Dispatcher(self.state, client, self._metrics, vision, fetcher, self._tracing)
             self._dispatcher = dispatcher
-            self._documents = Documents(
+            self._documents = DocumentEndpoint(
                 self.state, dispatcher, self._metrics, vision, fetcher, self._documents_at_once
             )
             poller = Poller(self.state, client, time.monotonic, self._rng, on_hung=self._restart)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from gateway.connect_failure import Cause, ConnectFailureLog, diagnose
 from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
-from gateway.upstream.http1 import Connection, Origin, Pool
+from gateway.upstream.http1 import Connection, ConnectionPool, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,25 +19,25 @@ if TYPE_CHECKING:
 
     from gateway.model import Buffer, Engine
 
-# The longest ordinary answer taken from an engine, where nobody says.
+log = logging.getLogger(__name__)
+
+# The longest body of an ordinary response, where the caller names no limit.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-# Connections that fail for want of something on this side.
-_OUR_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 _RETRY_AFTER_S = 2
-# The longest page about itself taken from one; vLLM's metrics are some 60 kB.
+# The longest page that an engine has about itself; vLLM's metrics are some 60 kB.
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 _PORTS = {"http": 80, "https": 443}
-_NO_SOCKETS, _DIED = "no_sockets", "engine_died"
+_DIED = "engine_died"
 
 
-class Answer:
-    """An engine's answer once its head is in; header values hold printable characters only.
+class EngineResponse:
+    """An engine's response once its head is in; header values hold printable characters only.
 
     Attributes:
         status: HTTP status.
         content_type: as sent.
         retry_after: as sent.
-        first_event_by: when something of the body must be in, on the event loop's clock; None for no limit.
+        first_event_by: when a part of the body must be in, on the event loop's clock; None for no limit.
     """
 
     __slots__ = (
@@ -45,7 +46,7 @@ class Answer:
     )
 
     def __init__(
-        self, connection: Connection, pool: Pool, first_event_by: float | None, deadline: float
+        self, connection: Connection, pool: ConnectionPool, first_event_by: float | None, deadline: float
     ) -> None:
         self.status = connection.status
         self.content_type = connection.content_type
@@ -68,10 +69,11 @@ class Answer:
 
         Args:
             limit: the most bytes it may have.
-            keep: hears of the bytes of each part before it is kept; what it raises ends the reading.
+            keep: called with the length of each part before the part is kept; may raise, which ends the
+                reading.
 
         Raises:
-            EngineFailed: the engine broke off, or sent more than that.
+            EngineFailed: the engine broke off, or sent more than `limit`.
             EngineTooSlow: the deadline passed.
         """
         body = bytearray()
@@ -87,8 +89,11 @@ class Answer:
             until = None
         return bytes(body)
 
-    async def glimpse(self, limit: int, within_s: float) -> bytes:
-        """Return what of the body comes within some bytes and seconds, however it ends."""
+    async def read_start(self, limit: int, within_s: float) -> bytes:
+        """Return the start of the body: until there are `limit` bytes, or for `within_s` seconds.
+
+        A body that breaks off is no error here. The last part read may exceed the limit.
+        """
         body = bytearray()
         until = self._now() + within_s
         with suppress(EngineFailed, EngineTooSlow):
@@ -97,10 +102,10 @@ class Answer:
         return bytes(body)
 
     async def more(self, until: float | None) -> bytes:
-        """Return what of the body has come since; nothing once it is complete.
+        """Return the bytes of the body that have come since the last call; b"" once it is complete.
 
         Args:
-            until: when something must have come, on the event loop's clock; None for no limit.
+            until: when there must be some, on the event loop's clock; None for no limit but the deadline.
 
         Raises:
             EngineFailed: the engine broke off.
@@ -108,9 +113,9 @@ class Answer:
         """
         connection, end = self._connection, self._deadline
         if connection is None:
-            raise RuntimeError("the answer has been closed")
+            raise RuntimeError("the response has been closed")
         started = self._now()
-        if started >= end:  # be it while something keeps coming
+        if started >= end:  # even while data keeps coming
             raise _too_slow(started, end, end, "")
         if until is not None and until < end:
             end = until
@@ -120,9 +125,9 @@ class Answer:
             raise _too_slow(started, end, self._deadline, "the engine sent nothing", "engine_idle") from error
 
     def close(self) -> None:
-        """End it: the connection is kept if the answer is complete, else closed under the engine's work."""
+        """Keep the connection if the response is complete; else close it, which stops the engine's work."""
         if self._connection:
-            self._pool.give(self._connection)
+            self._pool.give_back(self._connection)
             self._connection = None
 
 
@@ -131,7 +136,8 @@ class EngineClient:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._pool = Pool()
+        self._pool = ConnectionPool()
+        self._failures = ConnectFailureLog(log, self._loop.time)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -147,8 +153,8 @@ class EngineClient:
         connect_s: float,
         first_event_s: float | None,
         deadline: float,
-    ) -> Answer:
-        """Send a body and return the answer, to be closed.
+    ) -> EngineResponse:
+        """Send a request; return the response, which the caller closes, once its head is in.
 
         Args:
             engine: where to.
@@ -156,12 +162,12 @@ class EngineClient:
             body: sent as it is, piece by piece and without a copy.
             headers: request headers beside the engine's own key.
             connect_s: seconds to connect in.
-            first_event_s: seconds until something of the body must be in; None for no limit.
-            deadline: when the answer must be complete, on the event loop's clock.
+            first_event_s: seconds until a part of the body must be in; None for no limit.
+            deadline: when the response must be complete, on the event loop's clock.
 
         Raises:
             EngineFailed: no connection (code `engine_unreachable`), or it closed early (`engine_died`).
-            EngineTooSlow: connecting, the answer's head or the whole answer took too long.
+            EngineTooSlow: connecting, the response's head or the whole response took too long.
             Unavailable: the gateway has no sockets left.
         """
         length = f"Content-Length: {sum(map(len, body))}\r\n"
@@ -169,11 +175,12 @@ class EngineClient:
         pieces = (opening + _lines(headers, length), *body)
         first_event_by = None if first_event_s is None else self._loop.time() + first_event_s
         end = deadline if first_event_by is None else min(deadline, first_event_by)
-        connection = await self._asked(origin, pieces, connect_s, end, deadline)
-        return Answer(connection, self._pool, first_event_by, deadline)
+        connection = await self._exchange(engine, origin, pieces, connect_s, end, deadline)
+        return EngineResponse(connection, self._pool, first_event_by, deadline)
 
-    async def _asked(
+    async def _exchange(
         self,
+        engine: Engine,
         origin: Origin,
         pieces: tuple[Buffer, ...],
         connect_s: float,
@@ -182,20 +189,21 @@ class EngineClient:
         *,
         again: bool = False,
     ) -> Connection:
-        """Send a request; return the connection once the answer's head is in.
+        """Send a request; return the connection once the response's head is in.
 
         Args:
+            engine: where to, for the log.
             origin: where to.
             pieces: what is sent.
             connect_s: seconds to connect in.
             end: when the head must be in.
-            deadline: when the whole answer must be.
-            again: send it over a new connection where a kept one dies of it.
+            deadline: when the whole response must be.
+            again: whether to repeat the request over a new connection where a kept one dies of it.
         """
         started = self._loop.time()
         try:
             kept = self._pool.take(origin)
-            connection = kept or await self._connected(origin, connect_s, end)
+            connection = kept or await self._connect(engine, origin, connect_s, end)
             while True:
                 try:
                     connection.send(pieces)
@@ -203,7 +211,7 @@ class EngineClient:
                 except EngineFailed as error:
                     if not (again and kept and error.code == _DIED):
                         raise
-                    kept, connection = None, await self._connected(origin, connect_s, end)
+                    kept, connection = None, await self._connect(engine, origin, connect_s, end)
                 except BaseException:
                     connection.close()
                     raise
@@ -214,44 +222,70 @@ class EngineClient:
                 started, end, deadline, "the engine did not begin to answer", "engine_slow"
             ) from error
 
-    async def _connected(self, origin: Origin, connect_s: float, end: float) -> Connection:
+    async def _connect(self, engine: Engine, origin: Origin, connect_s: float, end: float) -> Connection:
         """Return a new connection.
 
         Raises:
-            EngineFailed, EngineTooSlow, Unavailable: there is none, or not in so many seconds.
-            TimeoutError: the end has come.
+            EngineFailed, Unavailable: it cannot be made.
+            EngineTooSlow: `connect_s` seconds passed first.
+            TimeoutError: `end` came first.
         """
         now = self._loop.time
         while True:
             started = now()
-            looked: list[float] = []
-            look = self._loop.call_later(connect_s / 2, _note_time, looked, now)
+            checked_at: list[float] = []
+            check = self._loop.call_later(connect_s / 2, _note_time, checked_at, now)
             try:
                 async with asyncio.timeout_at(min(started + connect_s, end)) as limit:
                     return await self._pool.connect(origin)
             except OSError as error:
                 if not limit.expired():
-                    raise _no_connection(error) from error
+                    raise self._failed(engine, error) from error
+                # If the event loop stood still meanwhile, the connection may long have been there.
+                waited = bool(checked_at) and checked_at[0] - started < 0.75 * connect_s
+                if waited:
+                    self._failures.write(f"engine {engine.name}", Cause.TIMEOUT)
                 if started + connect_s >= end:
                     raise TimeoutError from error
-                # Whoever has stood still in between cannot tell: the connection may long have been there.
-                if looked and looked[0] - started < 0.75 * connect_s:
+                if waited:
                     raise EngineTooSlow(
                         "connecting to the engine took too long", code="connect_timeout"
                     ) from error
             finally:
-                look.cancel()
+                check.cancel()
+
+    def _failed(self, engine: Engine, error: OSError) -> EngineFailed | Unavailable:
+        """Log why there is no connection; return what the client is told."""
+        cause, detail = diagnose(error)
+        self._failures.write(f"engine {engine.name}", cause, detail)
+        if cause is Cause.NO_SOCKETS:
+            return Unavailable(
+                f"{cause.words} ({cause.advice})", code="no_sockets", retry_after=_RETRY_AFTER_S
+            )
+        return EngineFailed(f"no connection to the engine: {cause.words}", code="engine_unreachable")
+
+    async def check_health(self, engine: Engine, within_s: float) -> None:
+        """Ask an engine's /health.
+
+        Raises:
+            EngineFailed: no connection, or any answer but 200.
+            EngineTooSlow: there was no answer in time.
+            Unavailable: the gateway has no sockets left.
+        """
+        response = await self._get(engine, "/health", within_s)
+        response.close()
+        if response.status != 200:
+            raise EngineFailed(f"the engine answered /health with HTTP {response.status}")
 
     async def healthy(self, engine: Engine, within_s: float) -> bool | None:
-        """Ask an engine's /health: True or False by its answer, None where there was none in time."""
+        """Return whether an engine's /health says so; None where there was no answer in time."""
         try:
-            answer = await self._get(engine, "/health", within_s)
+            await self.check_health(engine, within_s)
         except EngineFailed:
             return False
         except (EngineTooSlow, Unavailable):
             return None
-        answer.close()
-        return answer.status == 200
+        return True
 
     async def page(self, engine: Engine, path: str, within_s: float) -> bytes:
         """Return one of an engine's pages about itself, such as /metrics; vLLM wants its key for /v1/models.
@@ -262,31 +296,31 @@ class EngineClient:
         """
         page = bytearray()
         try:
-            answer = await self._get(engine, path, within_s, engine.api_key)
+            response = await self._get(engine, path, within_s, engine.api_key)
             try:
-                if answer.status != 200:
-                    raise EngineFailed(f"the engine answered {path} with HTTP {answer.status}")
-                while data := await answer.more(None):
+                if response.status != 200:
+                    raise EngineFailed(f"the engine answered {path} with HTTP {response.status}")
+                while data := await response.more(None):
                     page += data
                     if len(page) > MAX_PAGE_BYTES:
                         raise EngineFailed(f"the engine's {path} is over {MAX_PAGE_BYTES:,} bytes")
             finally:
-                answer.close()
+                response.close()
         except EngineTooSlow as error:
             raise EngineTooSlow(f"the engine's {path} took over {within_s:.1f} s") from error
         return bytes(page)
 
-    async def _get(self, engine: Engine, path: str, within_s: float, key: str = "") -> Answer:
+    async def _get(self, engine: Engine, path: str, within_s: float, key: str = "") -> EngineResponse:
         origin, opening = _opening("GET", engine.url, path, key)
         deadline = self._loop.time() + within_s
         request = (opening + b"\r\n",)
-        connection = await self._asked(origin, request, within_s, deadline, deadline, again=True)
-        return Answer(connection, self._pool, None, deadline)
+        connection = await self._exchange(engine, origin, request, within_s, deadline, deadline, again=True)
+        return EngineResponse(connection, self._pool, None, deadline)
 
 
 @functools.lru_cache(4096)
 def _opening(method: str, url: str, path: str, key: str) -> tuple[Origin, bytes]:
-    """Whom to ask, and how a request's head begins."""
+    """Return where a request goes, and the start of its head."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
     named = f"[{host}]" if ":" in host else host
@@ -300,7 +334,7 @@ def _opening(method: str, url: str, path: str, key: str) -> tuple[Origin, bytes]
 
 
 def _lines(headers: Mapping[str, str], first: str, end: bytes = b"\r\n") -> bytes:
-    """Write a part of a head."""
+    """Return the lines of headers, after `first` and before `end`."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\r") != len(headers) or lines.count("\n") != len(headers) or "\0" in lines:
         raise ValueError("a header must not hold line breaks")
@@ -309,16 +343,6 @@ def _lines(headers: Mapping[str, str], first: str, end: bytes = b"\r\n") -> byte
 
 def _note_time(times: list[float], now: Callable[[], float]) -> None:
     times.append(now())
-
-
-def _no_connection(error: OSError) -> EngineFailed | Unavailable:
-    if error.errno in _OUR_LIMITS:
-        return Unavailable(
-            "the gateway has no sockets left (raise its limit of open files)",
-            code=_NO_SOCKETS,
-            retry_after=_RETRY_AFTER_S,
-        )
-    return EngineFailed("no connection to the engine", code="engine_unreachable")
 
 
 def _too_slow(started: float, end: float, deadline: float, what: str, code: str = "") -> EngineTooSlow:

@@ -1,4 +1,4 @@
-"""Which engines a configuration names: by URL, and by the addresses that names resolve to."""
+"""The engines of a configuration: those named by URL, and those at the addresses that names resolve to."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from gateway.config import EMBEDDED
+from gateway.connect_failure import Cause
 from gateway.model import Engine
-from gateway.policy.fail.resolution import Addresses
+from gateway.policy.fail.resolution import MAX_ADDRESSES, Addresses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,17 +24,15 @@ log = logging.getLogger(__name__)
 
 _BY_NAME = "dns+"
 _PORTS = {"http": 80, "https": 443}
-# The longest that one turn waits for a resolver.
+# After so long a lookup counts as failed for now; it goes on.
 _PATIENCE_S = 5.0
-# Engines that one name may have: each is asked for its health every second, and a liar knows no end.
-_MOST = 1024
-# A name that has not resolved yet is asked for this often: its engines may be starting too.
+# How often a name without addresses is looked up: its engines may be starting.
 _EAGER_S = 1.0
 
 
 @dataclass(slots=True)
 class _Name:
-    """One `dns+` entry from answer to answer; `failing` while its resolver does."""
+    """One `dns+` entry, its addresses so far, and whether its last lookup failed."""
 
     url: SplitResult
     addresses: Addresses = field(default_factory=Addresses)
@@ -41,7 +40,7 @@ class _Name:
 
 
 class Discovery:
-    """Knows the engines of the configuration it watches; `run` keeps them as the resolver has them."""
+    """Knows the engines of a configuration; `run` keeps looking its names up."""
 
     def __init__(
         self,
@@ -51,26 +50,26 @@ class Discovery:
         resolve: Callable[[str, int], Awaitable[frozenset[str]]] | None = None,
         patience_s: float = _PATIENCE_S,
     ) -> None:
-        """Prepare to resolve.
+        """Look nothing up yet.
 
         Args:
-            config: watched first.
-            on_change: called when `engines` has changed by what a name resolves to.
-            rng: keeps many gateways from asking in step.
+            config: the first configuration.
+            on_change: called when a name's addresses, and so `engines`, have changed.
+            rng: spreads the lookups of several gateways.
             resolve: returns the addresses of a host and port, or raises; `addresses_of` unless given.
-            patience_s: seconds after which a resolver that is still at it counts as failing.
+            patience_s: seconds after which an unanswered lookup counts as failed.
         """
         self._on_change = on_change
         self._rng = rng
         self._resolve = resolve or addresses_of
         self._patience_s = patience_s
         self._names: dict[str, _Name] = {}
-        self._told: frozenset[tuple[str, str]] = frozenset()
+        self._logged_twice: frozenset[tuple[str, str]] = frozenset()
         self._changed = asyncio.Event()
         self.watch(config)
 
     def watch(self, config: Config) -> None:
-        """Take over a configuration; names it shares with the last keep their addresses."""
+        """Change to a configuration; names that the last one had, too, keep their addresses."""
         self._config = config
         entries = [entry for pool in config.pools.values() for entry in pool.engines]
         self._names = {
@@ -81,7 +80,7 @@ class Discovery:
         self._changed.set()
 
     def engines_of(self, entry: str) -> tuple[str, ...]:
-        """Return the base URLs that an entry of `pools.*.engines` other than `embedded` stands for now."""
+        """Return the base URLs that an entry of `pools.*.engines`, other than `embedded`, stands for now."""
         name = self._names.get(entry)
         if name is None:
             return (entry,)
@@ -92,13 +91,13 @@ class Discovery:
         )
 
     def engines(self, embedded_url: str | None = None) -> tuple[Engine, ...]:
-        """Return every engine by now; of two entries with the same address, the first has it.
+        """Return every engine known now; where two entries share an address, it belongs to the first.
 
         Args:
             embedded_url: where the embedded engine listens; without it there is none.
         """
         found: dict[tuple[str | None, int], Engine] = {}
-        doubles: set[tuple[str, str]] = set()
+        listed_twice: set[tuple[str, str]] = set()
         for pool_name, pool in self._config.pools.items():
             for entry in pool.engines:
                 if entry == EMBEDDED:
@@ -112,12 +111,12 @@ class Discovery:
                     name = f"{url.netloc.removesuffix(f':{place[1]}')}:{place[1]}"
                     engine = Engine(name, base, pool_name, pool.depth, pool.api_key)
                     if found.setdefault(place, engine) is not engine:
-                        doubles.add((entry, base))
-        self._tell(frozenset(doubles))
+                        listed_twice.add((entry, base))
+        self._log_twice(frozenset(listed_twice))
         return tuple(found.values())
 
     def pending(self) -> frozenset[str]:
-        """Return the pools with a name that has not been answered for yet."""
+        """Return the pools with a name whose first lookup has neither succeeded nor failed yet."""
         return frozenset(
             pool_name
             for pool_name, pool in self._config.pools.items()
@@ -126,7 +125,7 @@ class Discovery:
         )
 
     async def run(self) -> None:
-        """Resolve the names watched, every `polling.resolve_s` of the configuration, until cancelled."""
+        """Look the names up, each every `polling.resolve_s` of the configuration, until cancelled."""
         running: dict[str, tuple[_Name, asyncio.Task[None]]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -144,7 +143,7 @@ class Discovery:
         lookup: asyncio.Future[frozenset[str]] | None = None
         try:
             while True:
-                # One that has not answered in time goes on: never two for one name.
+                # A lookup that has not answered in time goes on: there are never two for one name.
                 lookup = lookup or asyncio.ensure_future(
                     self._resolve(name.url.hostname or "", _port(name.url))
                 )
@@ -167,21 +166,22 @@ class Discovery:
         if failing != name.failing:
             name.failing = failing
             if failing:
-                log.warning("%s cannot be resolved: %s", name.url.netloc, trouble or "it has no addresses")
+                why = trouble or "it has no addresses"
+                log.warning("%s cannot be resolved: %s; %s", name.url.netloc, why, Cause.NAME.advice)
             else:
                 log.info("%s can be resolved again", name.url.netloc)
         name.addresses = name.addresses.after(answer)
         if name.addresses.current != before or self.pending() != pending:
             self._on_change()
 
-    def _tell(self, doubles: frozenset[tuple[str, str]]) -> None:
-        for entry, base in sorted(doubles - self._told):
+    def _log_twice(self, listed_twice: frozenset[tuple[str, str]]) -> None:
+        for entry, base in sorted(listed_twice - self._logged_twice):
             log.warning("%s yields %s, which is an engine already; it is counted once", entry, base)
-        self._told = doubles
+        self._logged_twice = listed_twice
 
 
 async def addresses_of(host: str, port: int) -> frozenset[str]:
-    """Resolve a name: its IPv4 addresses, or where it has none its IPv6 addresses.
+    """Return a name's IPv4 addresses, or its IPv6 addresses where it has no others.
 
     Never both: an engine with two addresses would be taken for two engines.
 
@@ -197,12 +197,14 @@ async def addresses_of(host: str, port: int) -> frozenset[str]:
 
 
 def _result(lookup: asyncio.Future[frozenset[str]]) -> tuple[frozenset[str] | None, str]:
-    """What a finished lookup gave, or else what its trouble was."""
+    """Return the addresses that a finished lookup gave, or None and what went wrong."""
     try:
         answer = lookup.result()
-        return (answer, "") if len(answer) <= _MOST else (None, f"{len(answer):,} addresses, over {_MOST:,}")
-    except Exception as error:  # resolvers differ in what they raise, and none may end the watch
-        return None, str(error) or type(error).__name__
+        if len(answer) > MAX_ADDRESSES:
+            return None, f"{len(answer):,} addresses, over {MAX_ADDRESSES:,}"
+    except Exception as error:  # resolvers differ in what they raise, and no error may end the lookups
+        return None, getattr(error, "strerror", "") or str(error) or type(error).__name__
+    return answer, ""
 
 
 def _port(url: SplitResult) -> int:

@@ -1,8 +1,8 @@
-"""HTTP/1.1 to engines: connections that carry one request and its answer at a time, and those kept for more.
+"""HTTP/1.1 to engines: connections that carry one request and response at a time, and a pool that keeps them.
 
-Our own, for its price (bench/engine_http.py): aiohttp took 270 us of CPU a request of 1 kB and 35 us an event
-of a stream, this takes 90 and 18, with the kernel's reads and writes. httptools parses, and refuses what is
-not well-formed.
+It is our own for its price (bench/results/costs.md): aiohttp took 270 us of CPU for a request of 1 kB and
+35 us for an event of a stream; this takes 90 and 18, with the kernel's reads and writes. httptools parses,
+and refuses what is not well-formed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import aiohappyeyeballs
 import httptools
 
 from gateway.errors import EngineFailed
-from gateway.upstream.unread import watch
+from gateway.upstream.unread import unread_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,22 +27,23 @@ if TYPE_CHECKING:
 
     from gateway.model import Buffer
 
-# vLLM closes idle connections after 5 s; ours must be gone before, or a request meets a closed one. An engine
-# whose event loop has stood still for a while closes first, and reads what has arrived after.
+# vLLM closes idle connections after 5 s. Ours must be gone before, or a request meets a closed one: an engine
+# whose event loop has stood still for a while closes first, and reads what has arrived afterwards.
 KEEP_ALIVE_S = 2.0
-# How often idle connections are looked through; those that would be too old by the next time are closed.
+# How often idle connections are checked; those that would be too old at the next check are closed.
 _SWEEP_S = KEEP_ALIVE_S / 8
-# What a head may have, trailers included.
+# Limits of a head, trailers included.
 _HEAD_BYTES, _HEADERS = 65_536, 128
-# What there may be beside a body: sizes of chunks, which may be of a byte each, and extensions nobody reads.
+# Bytes on the wire that are not body (chunk sizes and extensions): so many, and so many more a byte of body,
+# since a chunk may have a single byte.
 _FRAMING_BYTES, _FRAMING = 8 * 1024 * 1024, 8
-# Answers of status 1xx before the one that counts; behind so many nothing more is read until time is up.
+# Responses of status 1xx before the final one; after so many nothing more is read until time is up.
 _HINTS = 64
-# Of an answer so many bytes wait to be taken, and what one read brings; then the engine has to wait.
+# Above so many bytes of a body that nobody has taken yet, reading pauses, and the engine has to wait.
 _UNTAKEN_BYTES = 256 * 1024
 # What is kept of a header that an engine sends.
 _HEADER_CHARS = 256
-# As RFC 8305 has it, and so long are a name's addresses remembered.
+# The delay before a name's next address is tried as well (RFC 8305), and how long addresses are remembered.
 _NEXT_ADDRESS_S, _ADDRESSES_S = 0.25, 10.0
 
 _IDLE, _HEAD, _BODY, _DONE = range(4)
@@ -51,26 +52,26 @@ _DIED, _GARBAGE = "engine_died", "engine_garbage"
 
 
 class Origin(NamedTuple):
-    """Whom connections lead to."""
+    """Where connections lead."""
 
     tls: bool
     host: str
     port: int
 
 
-class _NoHttp(Exception):
-    """What came is no answer, or none that is wanted."""
+class _NotHttp(Exception):
+    """What came is not a well-formed response, or comes after its end."""
 
 
 class Connection(asyncio.Protocol):
-    """A connection to an engine, and the answer that comes over it.
+    """A connection to an engine, and the response that comes over it.
 
     Attributes:
-        origin: whom it leads to.
-        kept_at: when it was last given back, on the event loop's clock.
-        status: the answer's HTTP status; this and the next are there once `head` has returned.
+        origin: where it leads.
+        kept_at: when it was last given back to the pool, on the event loop's clock.
+        status: the response's HTTP status; this and the next two are set once `head` has returned.
         content_type: as sent, but printable characters only.
-        retry_after: the like; empty where there is none.
+        retry_after: likewise; empty where there is none.
     """
 
     __slots__ = (
@@ -90,8 +91,8 @@ class Connection(asyncio.Protocol):
         "status",
     )
 
-    def __init__(self, origin: Origin, pool: Pool) -> None:
-        """Prepare for a transport; the pool hears when it is there and when it is gone."""
+    def __init__(self, origin: Origin, pool: ConnectionPool) -> None:
+        """Wait for a transport; the pool is told when it opens and when it closes."""
         self.origin = origin
         self.kept_at = 0.0
         self._pool = pool
@@ -105,10 +106,10 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = self._end = math.inf
 
-    # --- for who asks
+    # --- for the caller
 
     def send(self, pieces: Iterable[Buffer]) -> None:
-        """Send a request; what cannot be sent at once is sent while its answer is waited for."""
+        """Send a request; the transport buffers what the socket does not take at once."""
         self._phase = _HEAD
         self._fault = ""
         self._keep = self._chunked = self._length = self._ends_by_close = False
@@ -120,10 +121,10 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(pieces)
 
     async def head(self, end: float) -> None:
-        """Wait for the answer's head, until `end` on the event loop's clock.
+        """Wait for the response's head, until `end` on the event loop's clock.
 
         Raises:
-            EngineFailed: the connection was closed, or this is no HTTP.
+            EngineFailed: the connection was closed, or what came is not HTTP.
             TimeoutError: it did not come in time.
         """
         while self._phase == _HEAD:
@@ -132,10 +133,12 @@ class Connection(asyncio.Protocol):
             await self._change(end)
 
     async def more(self, end: float) -> bytes:
-        """Return what of the body has come since, waiting for something until `end`; nothing behind the last.
+        """Return the bytes of the body since the last call; b"" once it is complete.
+
+        Waits for the first of them until `end`, on the event loop's clock.
 
         Raises:
-            EngineFailed: the engine broke off, or what came is no HTTP.
+            EngineFailed: the engine broke off, or what came is not HTTP.
             TimeoutError: nothing came in time.
         """
         while not self._parts:
@@ -153,8 +156,8 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
-    def rest(self, now: float) -> bool:
-        """Be ready for another request, if the last one and its answer are over to the byte; tell whether."""
+    def reset(self, now: float) -> bool:
+        """Be ready for another request, if the last one and its response are complete; return whether."""
         if self._phase != _DONE or not self._keep or self._paused or self._transport.get_write_buffer_size():
             return False
         self._phase, self.kept_at = _IDLE, now
@@ -162,14 +165,14 @@ class Connection(asyncio.Protocol):
         return True
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come since its last answer, be it only to the socket, and be it an end."""
+        """Whether it is open and nothing has come since its last response, not even unread in the socket."""
         if self._transport.is_closing():
             return False
-        self._has_unread = self._has_unread or watch(self._transport)
+        self._has_unread = self._has_unread or unread_check(self._transport)
         return not self._has_unread()
 
     def close(self) -> None:
-        """Close it, at once and with whatever is under way."""
+        """Close it at once, whatever is under way."""
         self._transport.abort()
 
     # --- for the event loop
@@ -177,10 +180,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
         self._transport = cast("asyncio.Transport", transport)
-        self._pool.made(self)
+        self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come."""
+        """Parse what came."""
         if self._phase == _IDLE or self._phase == _DONE:  # unasked
             self._keep = False
             self.close()
@@ -190,7 +193,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._keep = False
-            if self._phase != _DONE:  # what is wrong behind the answer is not the answer's
+            if self._phase != _DONE:  # a fault after the response does not spoil it
                 self._fail(_GARBAGE)
         if self._phase == _HEAD:
             if self._raw > _HEAD_BYTES:
@@ -204,34 +207,34 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def eof_received(self) -> None:
-        """Take the end for the body's, where that has no other."""
+        """End the body, where only the connection's end marks its own."""
         if self._phase == _BODY and self._ends_by_close and not self._fault:
             self._phase, self._keep = _DONE, False
             self._wake()
         self._over()
-        self.close()  # else what is not sent yet would be first
+        self.close()  # not gracefully: that would first send what is still unsent
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell who waits, and the pool."""
+        """Wake the caller, and tell the pool."""
         self._over()
         if self._timer:
             self._timer.cancel()
-        del self._parser  # which holds methods of this
-        self._pool.lost(self)
+        del self._parser  # it refers back to this object
+        self._pool.closed(self)
 
     # --- for the parser
 
     def on_message_begin(self) -> None:
-        """Refuse what comes behind the answer."""
+        """Refuse another message after the response."""
         if self._phase == _DONE:
-            raise _NoHttp
+            raise _NotHttp
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header or a trailer."""
         self._head += len(name) + len(value) + 4
         self._headers += 1
         if self._head > _HEAD_BYTES or self._headers > _HEADERS:
-            raise _NoHttp
+            raise _NotHttp
         if self._phase != _HEAD:
             return
         name = name.lower()
@@ -241,7 +244,7 @@ class Connection(asyncio.Protocol):
             self._length = True
         elif name == b"transfer-encoding":
             if self._chunked or value.lower() != b"chunked":
-                raise _NoHttp
+                raise _NotHttp
             self._chunked = True
         elif name == b"retry-after":
             self.retry_after = self.retry_after or _printable(value)
@@ -268,17 +271,17 @@ class Connection(asyncio.Protocol):
         self._body += len(part)
 
     def on_message_complete(self) -> None:
-        """Note that the answer is complete."""
+        """Note that the response is complete."""
         if self._phase == _BODY:
             self._phase = _DONE
 
     # --- inside
 
     async def _change(self, end: float) -> None:
-        """Wait until something has changed; what comes without an end does not put the end off.
+        """Wait for the next event of this connection, until `end` at the latest.
 
-        One timer serves all waits: it is set anew only where it would come too late, and looks again where it
-        comes too early. asyncio's timeout took 6 us a wait (bench/engine_http.py).
+        One timer serves all waits. It is set again only where it would ring too late; where it rings too
+        early, it is set for the rest. asyncio's timeout took 6 us a wait (bench/results/costs.md).
         """
         if self._loop.time() >= end:
             raise TimeoutError
@@ -328,8 +331,8 @@ class Connection(asyncio.Protocol):
         return EngineFailed("the engine broke off its answer", code=_DIED)
 
 
-class Pool:
-    """Connections, in use and kept; it belongs to the running event loop."""
+class ConnectionPool:
+    """Connections, those in use and those kept for more requests; it belongs to the running event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -341,7 +344,7 @@ class Pool:
         self._lookups: dict[Origin, tuple[float, asyncio.Future[Any]]] = {}
 
     def take(self, origin: Origin) -> Connection | None:
-        """Return a kept connection, the one most recently used; None where there is none."""
+        """Return a kept connection, the most recently used; None where there is none."""
         kept = self._kept.get(origin)
         oldest = self._loop.time() - KEEP_ALIVE_S
         while kept:
@@ -351,9 +354,9 @@ class Pool:
             connection.close()
         return None
 
-    def give(self, connection: Connection) -> None:
-        """Keep a connection for another request, if it is fit for one; else close it."""
-        if not connection.rest(self._loop.time()):
+    def give_back(self, connection: Connection) -> None:
+        """Keep a connection for another request if it can serve one; else close it."""
+        if not connection.reset(self._loop.time()):
             connection.close()
             return
         self._kept.setdefault(connection.origin, deque()).append(connection)
@@ -364,7 +367,7 @@ class Pool:
         """Return a new connection.
 
         Raises:
-            OSError: there is none to be had.
+            OSError: it cannot be made.
         """
         tls = _tls() if origin.tls else None
         sock = await aiohappyeyeballs.start_connection(
@@ -379,19 +382,19 @@ class Pool:
                 server_hostname=origin.host.rstrip(".") if tls else None,
             )
         except BaseException:
-            # The loop closes the socket: to do so again would fail, and hide what has happened. It need not
-            # tell the connection, though it may have told it of its beginning.
-            self.lost(connection)
+            # The loop closes the socket: closing it again would fail, and hide this error. The loop may have
+            # called connection_made, and need not call connection_lost.
+            self.closed(connection)
             raise
         return connection
 
-    def made(self, connection: Connection) -> None:
-        """Count a connection."""
+    def opened(self, connection: Connection) -> None:
+        """Count a connection as open."""
         self._open.add(connection)
         self._none_open.clear()
 
-    def lost(self, connection: Connection) -> None:
-        """Count it no more."""
+    def closed(self, connection: Connection) -> None:
+        """Stop counting a connection."""
         self._open.discard(connection)
         if not self._open:
             self._none_open.set()
@@ -407,7 +410,7 @@ class Pool:
         await self._none_open.wait()
 
     async def _addresses(self, origin: Origin) -> Any:
-        """Return a host's addresses; of all that ask for a name's at a time, one does."""
+        """Return a host's addresses; concurrent calls for one name share a lookup."""
         try:
             return socket.getaddrinfo(
                 origin.host, origin.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
@@ -449,6 +452,6 @@ def _tls() -> ssl.SSLContext:
 
 
 def _printable(value: bytes) -> str:
-    """A header's value that can be passed on; a broken engine's control characters could not be."""
+    """Return a header's value without control characters, which could not be passed on."""
     text = value[:_HEADER_CHARS].decode("latin-1")
     return text if text.isprintable() else "".join(filter(str.isprintable, text))

@@ -1,4 +1,4 @@
-"""Reads engines' /health, /metrics and /version in the background."""
+"""Polls engines in the background: their /health, /metrics and /version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.config import EMBEDDED
-from gateway.errors import GatewayError
+from gateway.errors import EngineFailed, GatewayError
 from gateway.model import Reading
 from gateway.policy.choose.split import replanned
 from gateway.wire.vllm.engine import read_metrics, read_version
@@ -25,42 +25,42 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A busy engine may be slow to say that it is well: silence counts only when it lasts.
+# A busy engine may be slow to answer its health check: it is down only after so many polls without an answer.
 _SILENT_POLLS = 3
 _MIN_PATIENCE_S = 2.0
-# An engine this long without a word will not find it again by itself.
+# After so many it hangs, and will not recover by itself.
 _HUNG_POLLS = 15
-# An engine that says it is well, has work and writes nothing for so long does not do it.
+# An engine that answers its health check, has work and writes nothing for so long is stuck.
 _STALL_S = 30.0
-# Engines that come and go are noticed within this time, however seldom they are polled.
+# New and removed engines are noticed within this time, however seldom engines are polled.
 _FOLLOW_S = 0.25
 
 
 @dataclass(slots=True)
-class _Watch:
-    """One engine from poll to poll.
+class _PolledEngine:
+    """One engine, and what is kept of it from poll to poll.
 
     Attributes:
         engine: as configured now.
         silent: polls in a row that /health did not answer.
         silent_since: when the first of them began.
-        version: what the engine said when it last came up.
-        unread: its metrics could not be read the last time.
-        done: its counters of work, as last read.
-        done_at: when they last changed, or it had no work.
+        version: the engine's, as it said when it last came up; None where it does not say.
+        metrics_failing: whether its metrics could not be read the last time.
+        work_counters: its counters of work, as last read.
+        progress_at: when they last changed, or it had no work.
     """
 
     engine: Engine
     silent: int = 0
     silent_since: float = 0.0
     version: str | None = None
-    unread: bool = False
-    done: tuple[float, ...] = ()
-    done_at: float = 0.0
+    metrics_failing: bool = False
+    work_counters: tuple[float, ...] = ()
+    progress_at: float = 0.0
 
 
 class Poller:
-    """Keeps the state's view of its engines: which answer, what load they have, how they are configured."""
+    """Keeps the state's view of its engines: which are up, what load they have, how they are configured."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class Poller:
 
         Args:
             state: its engines are polled, every `polling.scrape_s` of its configuration.
-            client: asks them.
+            client: sends the requests.
             clock: the state's, in seconds.
-            rng: keeps many gateways from asking in step.
-            on_hung: hears, once for each silence, of an engine that takes connections and never answers.
+            rng: spreads the polls of several gateways.
+            on_hung: called with an engine that has not answered for long, once until it answers again.
         """
         self._state = state
         self._client = client
@@ -87,23 +87,23 @@ class Poller:
 
     async def run(self) -> None:
         """Poll the engines the state has, and those it gets, until cancelled."""
-        watches: dict[tuple[str, str, str], tuple[_Watch, asyncio.Task[None]]] = {}
+        polled: dict[tuple[str, str, str], tuple[_PolledEngine, asyncio.Task[None]]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
                 engines = {(engine.name, engine.url, engine.pool): engine for engine in self._state.engines()}
-                for key in watches.keys() - engines.keys():
-                    watches.pop(key)[1].cancel()
+                for key in polled.keys() - engines.keys():
+                    polled.pop(key)[1].cancel()
                 for key, engine in engines.items():
-                    if key in watches:
-                        watches[key][0].engine = engine
+                    if key in polled:
+                        polled[key][0].engine = engine
                     else:
-                        watch = _Watch(engine)
-                        watches[key] = watch, tasks.create_task(self._watch(watch))
+                        one = _PolledEngine(engine)
+                        polled[key] = one, tasks.create_task(self._keep_polling(one))
                 await self._plan()
                 await asyncio.sleep(min(_FOLLOW_S, self._scrape_s))
 
     async def _plan(self) -> None:
-        """Have the requests split on purpose where that pays; the sums are no matter of the event loop."""
+        """Plan a split of the requests where that pays; in a thread, since it takes long to compute."""
         if situation := self._state.split_inputs():
             fleet = self._state.fleet
             plan = await asyncio.to_thread(replanned, situation)
@@ -114,76 +114,84 @@ class Poller:
     def _scrape_s(self) -> float:
         return self._state.fleet.config.polling.scrape_s
 
-    async def _watch(self, watch: _Watch) -> None:
+    async def _keep_polling(self, polled: _PolledEngine) -> None:
         while True:
             try:
-                await self._poll(watch, max(_MIN_PATIENCE_S, self._scrape_s))
-            except Exception:  # one engine's trouble must not end the watch over the others
-                log.exception("the poll of engine %s failed", watch.engine.name)
-            # A time limit may take a cancellation for its own where both come at once.
+                await self._poll(polled, max(_MIN_PATIENCE_S, self._scrape_s))
+            except Exception:  # one engine's fault must not end the polling of the others
+                log.exception("the poll of engine %s failed", polled.engine.name)
+            # A time limit that expires at the same moment may swallow the cancellation.
             if (task := asyncio.current_task()) and task.cancelling():
                 raise asyncio.CancelledError
             await asyncio.sleep(self._scrape_s * self._rng.uniform(0.8, 1.2))
 
-    async def _poll(self, watch: _Watch, patience_s: float) -> None:
+    async def _poll(self, polled: _PolledEngine, patience_s: float) -> None:
         began = self._clock()
-        well = await self._healthy(watch.engine, patience_s)
-        if well is None:
-            self._silence(watch, began, patience_s)
+        up, fault = await self._check_health(polled.engine, patience_s)
+        if up is None:
+            self._no_answer(polled, began, patience_s)
             return
-        watch.silent = 0
-        if well:
+        polled.silent = 0
+        if up:
             # Before it is marked up: an engine that others have filled must not look empty.
-            await self._read(watch, patience_s)
-        if self._note(watch.engine, up=well) and well and watch.engine.name != EMBEDDED:
-            watch.version = await self._version(watch.engine, patience_s)
+            await self._read(polled, patience_s)
+        if self._mark(polled.engine, fault) and up and polled.engine.name != EMBEDDED:
+            polled.version = await self._version(polled.engine, patience_s)
 
-    async def _healthy(self, engine: Engine, patience_s: float) -> bool | None:
+    async def _check_health(self, engine: Engine, patience_s: float) -> tuple[bool | None, str]:
+        """Return whether an engine is up, None where it did not answer in time, and what is wrong with it."""
         try:
-            return await self._client.healthy(engine, patience_s)
+            await self._client.check_health(engine, patience_s)
+        except EngineFailed as error:
+            return False, error.message
+        except GatewayError:
+            return None, ""
         except Exception:
             log.exception("engine %s cannot be polled", engine.name)
-            return False
+            return False, "it cannot be polled"
+        return True, ""
 
-    def _silence(self, watch: _Watch, began: float, patience_s: float) -> None:
-        if watch.silent == 0:
-            watch.silent_since = began
-        watch.silent += 1
-        if watch.silent < _SILENT_POLLS:
+    def _no_answer(self, polled: _PolledEngine, began: float, patience_s: float) -> None:
+        if polled.silent == 0:
+            polled.silent_since = began
+        polled.silent += 1
+        if polled.silent < _SILENT_POLLS:
             return
-        name = watch.engine.name
-        self._note(watch.engine, up=False)
-        last_sign = max(watch.silent_since, self._state.activity(name).active_at)
+        name = polled.engine.name
+        self._mark(polled.engine, f"{_SILENT_POLLS} health checks in a row had no answer in {patience_s:g} s")
+        last_sign = max(polled.silent_since, self._state.activity(name).active_at)
         if self._clock() - last_sign >= _SILENT_POLLS * patience_s:
             self._state.mark_lost(name)
-        if watch.silent == _HUNG_POLLS:
-            self._on_hung(watch.engine)
+        if polled.silent == _HUNG_POLLS:
+            self._on_hung(polled.engine)
 
-    def _note(self, engine: Engine, *, up: bool) -> bool:
-        """Mark an engine; tell whether that is news."""
-        news = self._state.mark(engine.name, up=up)
-        if news:
-            level = logging.INFO if up else logging.WARNING
-            log.log(level, "engine %s is %s", engine.name, "up" if up else "down")
+    def _mark(self, engine: Engine, fault: str) -> bool:
+        """Mark an engine as down with a fault, as up without one; return whether that is news."""
+        news = self._state.mark(engine.name, up=not fault)
+        if news and fault:
+            log.warning("engine %s is down: %s", engine.name, fault)
+        elif news:
+            log.info("engine %s is up", engine.name)
         return news
 
-    async def _read(self, watch: _Watch, patience_s: float) -> None:
+    async def _read(self, polled: _PolledEngine, patience_s: float) -> None:
         """Read an engine's metrics; where that fails, the state keeps what it had.
 
-        The engine counted at some moment between question and answer. The larger of our own counts at either
-        end is taken off its load: a request of ours that came or went meanwhile must not pass for another's.
+        The engine counts its requests at some moment between our request and its response. The larger of our
+        own counts before and after is taken off its load, so that a request of ours that began or ended
+        meanwhile does not count as somebody else's.
         """
-        engine = watch.engine
+        engine = polled.engine
         asked = self._state.activity(engine.name)
         try:
             seen = read_metrics(await self._client.page(engine, "/metrics", patience_s))
         except (GatewayError, ValueError) as error:
-            if not watch.unread:
-                watch.unread = True
+            if not polled.metrics_failing:
+                polled.metrics_failing = True
                 log.warning("the metrics of engine %s cannot be read: %s", engine.name, error)
             return
-        if watch.unread:
-            watch.unread = False
+        if polled.metrics_failing:
+            polled.metrics_failing = False
             log.info("the metrics of engine %s can be read again", engine.name)
         reading = Reading(
             at=self._clock(),
@@ -194,26 +202,26 @@ class Poller:
             finished=seen.finished,
             chunks=asked.chunks,
             speculation=seen.speculation,
-            mismatch=mismatch(self._state.fleet.config, engine, seen, watch.version),
+            mismatch=mismatch(self._state.fleet.config, engine, seen, polled.version),
             simulated=seen.simulated,
         )
         self._state.record_reading(engine.name, reading)
-        if engine.name != EMBEDDED:  # which counts a page when it has read all of it
-            self._check_progress(watch, seen)
+        if engine.name != EMBEDDED:  # it counts a page only when it has read all of it
+            self._check_progress(polled, seen)
 
-    def _check_progress(self, watch: _Watch, seen: EngineReading) -> None:
-        """Give up what waits on an engine that answers its health check and does nothing else."""
-        now, name = self._clock(), watch.engine.name
-        done = (seen.generation_tokens, seen.prompt_tokens, seen.finished)
-        if done != watch.done or not seen.running + seen.waiting:
-            watch.done, watch.done_at = done, now
-        elif now - max(watch.done_at, self._state.activity(name).active_at) >= _STALL_S:
+    def _check_progress(self, polled: _PolledEngine, seen: EngineReading) -> None:
+        """Fail the requests that wait on an engine which answers its health check and does nothing else."""
+        now, name = self._clock(), polled.engine.name
+        counters = (seen.generation_tokens, seen.prompt_tokens, seen.finished)
+        if counters != polled.work_counters or not seen.running + seen.waiting:
+            polled.work_counters, polled.progress_at = counters, now
+        elif now - max(polled.progress_at, self._state.activity(name).active_at) >= _STALL_S:
             log.warning("engine %s has work and writes nothing for %.0f s", name, _STALL_S)
-            watch.done_at = now
+            polled.progress_at = now
             self._state.mark_lost(name, down=False)
 
     async def _version(self, engine: Engine, patience_s: float) -> str | None:
-        """Return what an engine calls its version; None where it does not say."""
+        """Return an engine's version; None where it does not say."""
         try:
             page = await self._client.page(engine, "/version", patience_s)
             return read_version(page)
@@ -222,13 +230,13 @@ class Poller:
 
 
 def mismatch(config: Config, engine: Engine, seen: EngineReading, version: str | None) -> str:
-    """Tell how an engine differs from its pool's configuration and from what was measured, if it does.
+    """Return how an engine differs from its pool's configuration and its profiles; empty where it does not.
 
     Args:
-        config: names the pool; one that has gone from it makes no demands.
+        config: has the pool; an engine whose pool was removed differs from nothing.
         engine: which.
         seen: its metrics: they have spec_decode series only with a speculative config, one for each position.
-        version: what the engine calls its version; None where that is not known.
+        version: the engine's version; None where that is not known.
     """
     return "; ".join(_differences(config, engine, seen, version))
 

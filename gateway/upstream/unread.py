@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def has_unread(transport: asyncio.BaseTransport) -> bool:
-    """Return whether bytes, or the end, have come to a transport's socket and were not read yet."""
-    return watch(transport)()
+    """Return whether unread bytes, or the peer's end of the connection, wait in a transport's socket."""
+    return unread_check(transport)()
 
 
-def watch(transport: asyncio.BaseTransport) -> Callable[[], bool]:
-    """Return what tells the same again and again, for as long as the transport is open."""
+def unread_check(transport: asyncio.BaseTransport) -> Callable[[], bool]:
+    """Return a function that says so each time it is called, for as long as the transport is open."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
     return lambda: bool(poll.poll(0))

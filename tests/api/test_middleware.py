@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.middleware import CommonHeaders
+from gateway.state.open_requests import OpenRequests
 from tests.support import chat
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def test_whatever_id_comes_a_sane_one_goes(given_ids: list[bytes]) -> None:
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "headers": [(b"x-request-id", one) for one in given_ids]}
-    state: Any = SimpleNamespace(requests=SimpleNamespace(closing=False))
+    state: Any = SimpleNamespace(requests=OpenRequests())
     asyncio.run(CommonHeaders(answers, state)(scope, None, send))  # type: ignore[arg-type]
     (told,) = [value for name, value in sent[0]["headers"] if name == b"x-request-id"]
     assert re.fullmatch(rb"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", told)

@@ -50,6 +50,16 @@ TRACED = Combination("production", ("tracing",))
 # Without keys, and with a way in: which is told.
 OPEN = Combination("cpu-demo", ("ingress-nginx", "gateway-api"))
 FETCHING = Combination("production", ("remote-images",))
+# As mistakes.yaml calls them.
+NAMED = {
+    "full": FULL,
+    "hpa": HPA,
+    "nginx": NGINX,
+    "traced": TRACED,
+    "open": OPEN,
+    "fetching": FETCHING,
+    **{one.overlay: one for one in OVERLAYS},
+}
 COMBINATIONS = [
     *OVERLAYS,
     FULL,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.checks import autoscaling, network, serving
-from deploy.checks.network import evictable, wanted
+from deploy.checks.network import demanded, evictable
 from deploy.checks.objects import Rendering, matches
 from deploy.checks.pods import quantity
 from gateway.server import listen
@@ -110,8 +110,8 @@ class TestAutoscalers:
 
     def test_a_plain_ones_defaults_are_its_own(self) -> None:
         hpa = of("HorizontalPodAutoscaler", scaleTargetRef={"kind": "Deployment", "name": "d"}, maxReplicas=2)
-        assert autoscaling.bounds(hpa) == (1, 2)
-        assert autoscaling.bounds(of("ScaledObject")) == (0, 100)
+        assert network.bounds(hpa) == (1, 2)
+        assert network.bounds(of("ScaledObject")) == (0, 100)
 
 
 class TestBudgets:
@@ -224,7 +224,7 @@ def test_what_a_selector_matches_has_the_labels_that_it_demands(
     selector: dict[str, Any], labels: dict[str, str]
 ) -> None:
     if matches(selector, labels):
-        assert all(labels[key] in values for key, values in wanted(selector).items())
+        assert all(labels[key] in values for key, values in demanded(selector).items())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.checks.objects import Rendering
-from deploy.checks.series import by_dashboards, check, dashboard, exported, filled, names
+from deploy.checks.series import check, dashboard, exported, filled, names, of_dashboards
 from gateway.config import parse
 from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
 from gateway.policy.account.acceptance import Sample, Source
@@ -21,6 +21,7 @@ from gateway.state.fleet import Fleet
 from gateway.state.store import State
 from gateway.telemetry.metrics import Metrics
 from tests.deploy.panels import QUERIES
+from tests.telemetry.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,14 +109,15 @@ async def test_what_a_gateway_exports_is_what_stands_on_its_page() -> None:
     state.mark("e:1", up=True)
     state.record_reading("e:1", Reading(at=7.0, load=5, own=0, mismatch="another depth"))
     metrics.sorted(SortDecision("table", Reason.DEFAULT, 1.0))
-    metrics.took("sort", 0.1)
+    with metrics.timed("sort"):
+        pass
     metrics.chosen("table", 3)
     metrics.shed("table", "full")
     metrics.retried("table", "engine")
     metrics.reloaded(valid=True)
     metrics.reloaded(valid=False)
     metrics.finished(
-        route="table", pool="mtp3", code=200, seconds=1, waited_s=0, first_token_s=0.1, usage=Usage(1, 1)
+        record(route="table", pool="mtp3", engine="e:1", code=200, first_token_s=0.1, usage=Usage(1, 1))
     )
     metrics.sampled("table", "mtp3", Sample(Source.REQUEST, Speculation(1, 3, 2)))
     page = (await metrics.page("text/plain"))[0].decode()
@@ -236,5 +238,5 @@ def test_the_shipped_dashboards_queries_are_all_read() -> None:
         "metadata": {"name": "d", "labels": {"grafana_dashboard": "1"}},
         "data": {"d.json": text},
     }
-    found = [one.expr for one in by_dashboards(Rendering((config_map,)))]
+    found = [one.expr for one in of_dashboards(Rendering((config_map,)))]
     assert {one.expr for one in QUERIES} < set(found)

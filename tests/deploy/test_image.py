@@ -1,4 +1,4 @@
-"""deploy/image: what the Dockerfile, its locks and .dockerignore say. tests/image builds and runs it."""
+"""The Dockerfile, its locks and .dockerignore, as texts; tests/image builds the images and runs them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FOLDER = ROOT / "deploy/image"
-TEXT = (FOLDER / "Dockerfile").read_text()
+TEXT = (ROOT / "Dockerfile").read_text()
 IGNORE = (ROOT / ".dockerignore").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SHIPPED = ("gateway", "embedded")

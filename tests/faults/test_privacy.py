@@ -20,8 +20,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 import uvloop
 
-from bench.soak import SECRETS as SOAKED
-from bench.soak import bad_requests, picture
+from bench.bad_clients import SECRETS as SOAKED
+from bench.bad_clients import bad_requests, picture
 from gateway.config import parse
 from gateway.server.app import Gateway
 from gateway.server.listen import GatewayServer
@@ -441,13 +441,14 @@ def _fail_where_asked(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None
     dispatcher = gateway._running_dispatcher()
     sort = dispatcher._sort
 
-    async def fails(call: Any, facts: Any, *rest: Any) -> str:
+    async def fails(progress: Any, received: Any, *rest: Any) -> str:
+        facts = received.facts
         if "please fail" in (facts.prompt or ""):
             try:
                 raise KeyError(facts.prompt)
             except KeyError as error:
                 raise ValueError(SECRETS["fault"], facts) from error
-        return await sort(call, facts, *rest)
+        return await sort(progress, received, *rest)
 
     monkeypatch.setattr(dispatcher, "_sort", fails)
 

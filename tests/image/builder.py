@@ -1,6 +1,5 @@
-"""Builds deploy/image/Dockerfile with buildah.
+"""Builds the Dockerfile with buildah, on a base that debootstrap makes: no registry of images is asked.
 
-On a base that debootstrap makes: no registry of images is asked.
 The base and what has been built are kept in the user's cache, outside the repository.
 """
 
@@ -93,7 +92,7 @@ class Builder:
         command += [f"--build-arg=BASE={BASE}", f"--build-arg=REVISION={revision}", *self._pip()]
         if target != "gateway":
             command.append(f"--target={target}")
-        self(*command, "--file=deploy/image/Dockerfile", ".", shown=True)
+        self(*command, ".", shown=True)
         return name
 
     def _pip(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The images as they are built from deploy/image/Dockerfile, and what their servers do when run strictly."""
+"""The images as they are built from the Dockerfile, and what their servers do when run strictly."""
 
 from __future__ import annotations
 

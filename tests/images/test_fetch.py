@@ -11,7 +11,6 @@ import ssl
 import traceback
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -242,7 +241,7 @@ ANSWERS = [
     (b"HTTP/1.1 200 OK\r\n" + b"X: x\r\n" * 10_000 + b"\r\n", "broke off"),
     (b"SSH-2.0-OpenSSH_9.9\r\n", "broke off"),
     (b"", "broke off"),
-    (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "answered 101"),
+    (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "broke off"),
 ]
 
 
@@ -284,6 +283,30 @@ async def test_an_endless_answer_is_left_at_the_limit() -> None:
         assert sum(kept) <= 10**6
 
 
+async def test_a_body_in_chunks_of_a_byte_does_not_keep_others_waiting() -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with hosted(a=chunked(*[b"x"] * 10_000)) as host, fetching(settings_of(host)) as fetcher:
+        other = asyncio.create_task(count_turns())
+        assert await get(fetcher, url_of(host, "/a")) == b"x" * 10_000
+        other.cancel()
+    assert turns > 100
+
+
+async def test_cookies_are_neither_kept_nor_sent() -> None:
+    async with hosted(a=answer_of(IMAGE, Set_Cookie="session=1; Path=/; Domain=127.0.0.1")) as host:
+        async with fetching(settings_of(host, names=("127.0.0.1",))) as fetcher:
+            for _ in range(2):
+                assert await get(fetcher, url_of(host, "/a", "127.0.0.1")) == IMAGE
+        assert not [head for head in host.asked if "cookie" in head.lower()]
+
+
 async def test_who_may_keep_no_more_stops_it() -> None:
     def full(_: int) -> None:
         raise Unavailable("full", code="memory_full", retry_after=1)
@@ -301,11 +324,11 @@ async def hold(_: asyncio.StreamWriter) -> None:
 async def test_a_slow_host_is_waited_for_only_so_long(behaviour: Any) -> None:
     async with hosted(a=behaviour) as host, fetching(settings_of(host, timeout_s=0.2)) as fetcher:
         error = await failure(fetcher, url_of(host, "/a"))
-        assert error.message.endswith("took longer than 0.2 s (remote_images.timeout_s)")
+        assert error.message.endswith(": it took longer than 0.2 s (remote_images.timeout_s)")
         await until(lambda: behaviour is hold or host.open == 0)
 
 
-async def test_a_name_server_that_hangs_is_waited_for_only_so_long() -> None:
+async def test_a_name_server_that_hangs_is_waited_for_only_so_long(caplog: pytest.LogCaptureFixture) -> None:
     go_on = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -316,31 +339,72 @@ async def test_a_name_server_that_hangs_is_waited_for_only_so_long() -> None:
     async with hosted() as host:
         settings = settings_of(host, timeout_s=0.1)
         async with ImageFetcher(lambda: settings, hang) as fetcher:
-            assert "took longer" in (await failure(fetcher, url_of(host))).message
+            error = await failure(fetcher, url_of(host))
+            assert "looking up its host's name took longer than 0.1 s" in error.message
+            assert "its name cannot be resolved (no answer in 0.1 s)" in caplog.text
             assert await asyncio.to_thread(lambda: "others' threads are free") == "others' threads are free"
         go_on.set()
 
 
 @pytest.mark.parametrize("names", [Names(), Names(images=[[]])])
-async def test_a_name_without_an_address_is_a_failure(names: Names) -> None:
+async def test_a_name_without_an_address_is_a_failure(names: Names, caplog: pytest.LogCaptureFixture) -> None:
     async with hosted() as host, fetching(settings_of(host), names) as fetcher:
-        assert (await failure(fetcher, url_of(host))).code == "remote_image_failed"
+        for _ in range(2):
+            error = await failure(fetcher, url_of(host))
+            assert error.code == "remote_image_failed"
+            assert error.message.endswith("its name cannot be resolved")
+    (logged,) = caplog.messages
+    assert f"images.example:{host.port}: its name cannot be resolved; check the name's spelling" in logged
 
 
-async def test_nobody_listening_is_a_failure() -> None:
+async def test_where_an_address_takes_no_connection_the_next_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch, "_NEXT_ADDRESS_S", 0.05)
+    with socket.socket() as full:
+        full.bind(("127.0.0.2", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        waiting = [socket.socket() for _ in range(4)]
+        for connection in waiting:  # the queue of connections that nobody accepts is full after these
+            connection.setblocking(False)
+            connection.connect_ex(("127.0.0.2", port))
+        # 127.0.0.3 refuses connections at once.
+        names = Names(images=[["127.0.0.2", "127.0.0.3", "127.0.0.1"]])
+        async with (
+            hosted(port=port, a=answer_of(IMAGE)) as host,
+            fetching(settings_of(host), names) as fetcher,
+        ):
+            assert await get(fetcher, url_of(host, "/a")) == IMAGE
+            assert host.connections == 1
+            names.answers["images"] = [["127.0.0.2"]]
+            settings = settings_of(host, timeout_s=0.1)
+            async with ImageFetcher(lambda: settings, names) as hurried:
+                error = await failure(hurried, url_of(host, "/a"))
+            assert "connecting to its host took longer than 0.1 s" in error.message
+        for connection in waiting:
+            connection.close()
+
+
+async def test_nobody_listening_is_a_failure_that_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async with hosted() as host:
         pass
     async with fetching(settings_of(host)) as fetcher:
-        error = await failure(fetcher, url_of(host))
-    assert error.message.endswith("its host cannot be connected to")
+        for _ in range(3):
+            error = await failure(fetcher, url_of(host))
+    assert error.message.endswith("its host cannot be connected to: it refuses connections")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"no connection to the remote images' host images.example:{host.port}: it refuses connections "
+        "(Connection refused); check that it runs and listens at this port"
+    ]
 
 
 async def test_no_sockets_left_is_our_own_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object, **__: object) -> None:
-        raise aiohttp.ClientConnectorError(None, OSError(errno.EMFILE, "too many"))  # type: ignore[arg-type]
+    async def none(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "too many")
 
     async with hosted() as host, fetching(settings_of(host)) as fetcher:
-        monkeypatch.setattr(fetcher._session, "get", none)
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", none)
         error = await failure(fetcher, url_of(host))
     assert (error.status, error.code, error.retry_after) == (503, "no_sockets", 2)
 
@@ -391,15 +455,21 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "trusted", "why"),
+    ("name", "trusted", "why", "detail"),
     [
-        ("images.example", True, None),
-        ("images.example", False, "no certificate that is trusted"),
-        ("other.example", True, "no certificate that is trusted"),
+        ("images.example", True, None, ""),
+        ("images.example", False, "no certificate that is trusted", "self-signed certificate"),
+        ("other.example", True, "no certificate that is trusted", "Hostname mismatch"),
     ],
 )
 async def test_a_host_is_who_it_says(
-    certificate: Path, monkeypatch: pytest.MonkeyPatch, name: str, trusted: bool, why: str | None
+    certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    trusted: bool,
+    why: str | None,
+    detail: str,
 ) -> None:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate)
@@ -416,6 +486,10 @@ async def test_a_host_is_who_it_says(
                 assert down.code == "remote_image_refused"
             else:
                 assert why in (await failure(fetcher, url)).message
+                logged = f"the remote images' host {name}:{host.port}: it has no certificate that is trusted"
+                assert logged in caplog.text
+                assert detail in caplog.text
+                assert "SSL_CERT_FILE" in caplog.text
 
 
 @settings(max_examples=20)

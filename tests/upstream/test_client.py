@@ -5,16 +5,20 @@ import contextlib
 import errno
 import json
 import socket
+import ssl
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 
 from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
 from gateway.model import Engine
-from gateway.upstream.client import Answer, EngineClient, _opening
+from gateway.upstream.client import EngineClient, EngineResponse, _opening
 from tests.faults.hostile import FAULTS, PROMPT, Hostile, Point
-from tests.hosts import answer_of
+from tests.hosts import answer_of, certified, hosted
 from tests.support import FakeEngine, _Sender, hang, served, until
 
 if TYPE_CHECKING:
@@ -34,7 +38,7 @@ async def post(client: EngineClient, url: str, *reading: Any, **limits: float | 
 
 
 @contextlib.asynccontextmanager
-async def opened(client: EngineClient, engine: Hostile) -> AsyncIterator[Answer]:
+async def opened(client: EngineClient, engine: Hostile) -> AsyncIterator[EngineResponse]:
     deadline = asyncio.get_running_loop().time() + 20
     body = json.dumps({"messages": [{"content": PROMPT.decode()}]}).encode()
     sending = client.send(
@@ -86,6 +90,77 @@ async def test_no_connection_is_told_from_a_connection_that_broke() -> None:
         assert died.value.code == "engine_died"
 
 
+@contextlib.asynccontextmanager
+async def closed_port() -> AsyncIterator[str]:
+    with socket.socket() as closed:  # bound and not listening: nobody else can come to have the port
+        closed.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+
+@contextlib.asynccontextmanager
+async def unknown_name() -> AsyncIterator[str]:
+    async def none(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.upstream.http1.ConnectionPool._addresses", none)
+        yield "http://engine.example:8000"
+
+
+@contextlib.asynccontextmanager
+async def bad_certificate() -> AsyncIterator[str]:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    with tempfile.TemporaryDirectory() as folder:
+        tls.load_cert_chain(certified(Path(folder), "localhost", "DNS:localhost"))
+        async with hosted(tls) as host:
+            yield f"https://localhost:{host.port}"
+
+
+@contextlib.asynccontextmanager
+async def no_tls() -> AsyncIterator[str]:
+    async with served(FakeEngine()) as url:
+        yield url.replace("http:", "https:")
+
+
+@contextlib.asynccontextmanager
+async def hangs_up() -> AsyncIterator[str]:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize(
+    ("failing", "words", "detail", "advice"),
+    [
+        (closed_port, "it refuses connections", "Connection refused", "check that it runs"),
+        (unknown_name, "its name cannot be resolved", "Name or service not known", "check the name"),
+        (bad_certificate, "it has no certificate that is trusted here", "self-signed", "SSL_CERT_FILE"),
+        (no_tls, "it does not speak TLS as expected", "", "begin with http://"),
+        (hangs_up, "it closes new connections", "", "check its log"),
+    ],
+)
+def test_why_there_is_no_connection_is_told_and_logged_once(
+    failing: Any, words: str, detail: str, advice: str, loop: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with failing() as url, EngineClient() as client:
+            for _ in range(3):
+                with pytest.raises(EngineFailed) as failed:
+                    await post(client, url)
+                assert failed.value.message == f"no connection to the engine: {words}"
+                assert failed.value.code == "engine_unreachable"
+                with pytest.raises(EngineFailed, match=words):
+                    await client.check_health(Engine("e", url, "p", 0), 5)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+    (logged,) = [record.getMessage() for record in caplog.records if record.name.startswith("gateway")]
+    assert logged.startswith(f"no connection to engine e: {words}")
+    assert detail in logged
+    assert advice in logged
+
+
 async def test_waits_are_bounded_and_say_which_bound() -> None:
     async def stall(engine: FakeEngine, request: Any, send: _Sender) -> None:
         await send.start(kind="text/event-stream")
@@ -107,7 +182,7 @@ async def test_waits_are_bounded_and_say_which_bound() -> None:
             assert late.value.code == code
 
 
-async def _exhaust(answer: Answer, idle_s: float) -> None:
+async def _exhaust(answer: EngineResponse, idle_s: float) -> None:
     until = answer.first_event_by
     while await answer.more(until):
         until = asyncio.get_running_loop().time() + idle_s
@@ -142,7 +217,7 @@ async def test_an_answer_is_bounded_and_counted_before_it_is_kept() -> None:
     assert sum(kept) >= len(body)
 
 
-async def test_a_host_that_takes_no_connection_is_too_slow() -> None:
+async def test_a_host_that_takes_no_connection_is_too_slow(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -155,9 +230,13 @@ async def test_a_host_that_takes_no_connection_is_too_slow() -> None:
         async with EngineClient() as client:
             with pytest.raises(EngineTooSlow) as late:
                 await post(client, f"http://127.0.0.1:{address[1]}", connect_s=0.1)
+            caplog.clear()
+            with pytest.raises(EngineTooSlow):
+                await client.check_health(Engine("f", f"http://127.0.0.1:{address[1]}", "p", 0), 0.1)
         for connection in waiting:
             connection.close()
     assert late.value.code == "connect_timeout"
+    assert "no connection to engine f: connecting to it takes too long; check its address" in caplog.text
 
 
 async def test_want_of_sockets_is_not_the_engines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +386,7 @@ async def test_of_a_refusal_no_more_is_read_than_its_words_and_not_for_long() ->
         for fault, least in (("503-endless", 1000), ("503-silent", 0), ("503-broken", 0)):
             engine.suffer(FAULTS[fault])
             async with opened(client, engine) as answer:
-                assert least <= len(await answer.glimpse(1000, 0.05)) < 1_000_000
+                assert least <= len(await answer.read_start(1000, 0.05)) < 1_000_000
 
 
 # --- what our own client must see to
@@ -336,7 +415,9 @@ async def scripted(*scripts: Any) -> AsyncIterator[tuple[EngineClient, Engine]]:
 
 
 @contextlib.asynccontextmanager
-async def sent(client: EngineClient, engine: Engine, *body: Any, **limits: Any) -> AsyncIterator[Answer]:
+async def sent(
+    client: EngineClient, engine: Engine, *body: Any, **limits: Any
+) -> AsyncIterator[EngineResponse]:
     bounds = {"connect_s": 2, "first_event_s": None, **limits}
     bounds["deadline"] = asyncio.get_running_loop().time() + bounds.get("deadline", 20)
     sending = client.send(engine, "/v1/completions", body or (b"{}",), {"X-Request-Id": "r1"}, **bounds)

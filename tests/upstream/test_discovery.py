@@ -141,7 +141,7 @@ async def test_a_resolver_that_works_again_is_told(caplog: pytest.LogCaptureFixt
         resolver.table["deep"] = "10.0.0.1"
         await until(lambda: urls(discovery))
     assert [record.getMessage() for record in caplog.records] == [
-        "deep:80 cannot be resolved: try again",
+        "deep:80 cannot be resolved: try again; check the name's spelling and the DNS server of this machine",
         "deep:80 can be resolved again",
     ]
 

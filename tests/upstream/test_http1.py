@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import EngineFailed
 from gateway.upstream import http1
-from gateway.upstream.http1 import KEEP_ALIVE_S, Connection, Origin, Pool
+from gateway.upstream.http1 import KEEP_ALIVE_S, Connection, ConnectionPool, Origin
 from tests.hosts import answer_of, certified
 from tests.support import until
 
@@ -56,7 +56,7 @@ class Wire(asyncio.Transport):
         self.paused = False
 
 
-class Counted(Pool):
+class Counted(ConnectionPool):
     """A pool that connects nowhere."""
 
 
@@ -89,7 +89,7 @@ class Told:
                     self.body += data
         except EngineFailed as error:
             self.code = error.code
-        self.again = connection.rest(0.0)
+        self.again = connection.reset(0.0)
         connection.connection_lost(None)
 
     @property
@@ -313,7 +313,7 @@ async def test_an_engine_waits_while_much_of_its_answer_lies_untaken() -> None:
     assert not wire.paused
     connection.data_received(b"x" * 300_000)
     assert wire.paused
-    assert not connection.rest(0)  # nobody would hear what comes now
+    assert not connection.reset(0)  # nobody would hear what comes now
     connection.connection_lost(None)
 
 
@@ -330,7 +330,7 @@ async def test_what_comes_unasked_closes_an_idle_connection() -> None:
     connection, wire = await begun()
     connection.data_received(GOOD["sized"][0])
     assert await connection.more(math.inf) == b"a\r\nbc"
-    assert connection.rest(0)
+    assert connection.reset(0)
     assert not wire.closed
     connection.data_received(b"x")
     assert wire.closed
@@ -376,8 +376,8 @@ async def test_who_waits_hears_of_the_end() -> None:
 
 
 @contextlib.asynccontextmanager
-async def pool() -> AsyncIterator[Pool]:
-    opened = Pool()
+async def pool() -> AsyncIterator[ConnectionPool]:
+    opened = ConnectionPool()
     try:
         yield opened
     finally:
@@ -418,8 +418,8 @@ async def used(connection: Connection) -> Connection:
 async def test_the_connection_used_last_is_used_next() -> None:
     async with serving() as origin, pool() as connections:
         first, second = [await used(await connections.connect(origin)) for _ in range(2)]
-        connections.give(first)
-        connections.give(second)
+        connections.give_back(first)
+        connections.give_back(second)
         assert connections.take(origin) is second
         assert connections.take(origin) is first
         assert connections.take(origin) is None
@@ -429,15 +429,15 @@ async def test_connections_are_kept_for_a_while_only(monkeypatch: pytest.MonkeyP
     async with serving() as origin, pool() as connections:
         assert KEEP_ALIVE_S < 5
         old, new = [await used(await connections.connect(origin)) for _ in range(2)]
-        connections.give(old)
+        connections.give_back(old)
         old.kept_at -= KEEP_ALIVE_S
-        connections.give(new)
+        connections.give_back(new)
         new.kept_at -= KEEP_ALIVE_S
         assert connections.take(origin) is None
         third = await used(await connections.connect(origin))
         monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.2)
         monkeypatch.setattr(http1, "_SWEEP_S", 0.02)
-        connections.give(third)
+        connections.give_back(third)
         await until(lambda: not (connections._kept or connections._open))
 
 
@@ -445,7 +445,7 @@ async def test_a_connection_that_was_not_used_to_its_end_is_closed() -> None:
     async with serving() as origin, pool() as connections:
         connection = await connections.connect(origin)
         connection.send([b"GET / HTTP/1.1\r\n\r\n"])
-        connections.give(connection)
+        connections.give_back(connection)
         await until(lambda: not connections._open)
         assert connections.take(origin) is None
 
@@ -523,7 +523,7 @@ async def test_an_engine_behind_tls_is_the_one_named_or_none(
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         http1._tls.cache_clear()
         connection = await used(await connections.connect(origin._replace(host="localhost")))
-        connections.give(connection)
+        connections.give_back(connection)
         assert connections.take(origin._replace(host="localhost")) is connection
         await used(await connections.connect(origin))
         monkeypatch.setattr(connections, "_addresses", lambda _: addresses_of(origin))
@@ -552,7 +552,7 @@ def test_a_connection_that_is_given_up_while_it_is_made_leaves_nothing_behind(
 
     async def scene() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            opened = Pool()
+            opened = ConnectionPool()
             origin = Origin(tls=False, host="127.0.0.1", port=listener.getsockname()[1])
             asking = asyncio.create_task(opened.connect(origin))
             for _ in range(after):

@@ -22,7 +22,7 @@ from gateway.state.store import State
 from gateway.upstream.client import EngineClient
 from gateway.upstream.poller import Poller, mismatch
 from gateway.wire.vllm.engine import read_metrics
-from tests.state.test_store import CURVES
+from tests.state.world import CURVES
 from tests.support import FakeEngine, served, until
 
 CONFIG = """
@@ -82,7 +82,7 @@ class ScriptedClient:
         self.pages: dict[str, bytes | Exception | Callable[[], bytes]] = {"/metrics": page()}
         self.read: list[str] = []
 
-    async def healthy(self, engine: Engine, within_s: float) -> bool | None:
+    async def check_health(self, engine: Engine, within_s: float) -> None:
         if engine.name == "broken":
             raise UnicodeError("label too long")
         if engine.name == "stuck":
@@ -91,7 +91,9 @@ class ScriptedClient:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer is None:
             self.clock.now += within_s
-        return answer
+            raise EngineTooSlow("no answer")
+        if not answer:
+            raise EngineFailed("it refuses connections")
 
     async def page(self, engine: Engine, path: str, within_s: float) -> bytes:
         self.read.append(f"{engine.name}{path}")
@@ -154,18 +156,22 @@ async def test_an_engine_goes_up_and_down_with_its_answers(caplog: pytest.LogCap
     stood = await World(True, True, False).stood(30)
     assert stood[0]
     assert not stood[-1]
-    assert [record.getMessage() for record in caplog.records] == ["engine e is up", "engine e is down"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "engine e is up",
+        "engine e is down: it refuses connections",
+    ]
 
 
-async def test_short_silence_is_forgiven_and_long_silence_is_not() -> None:
+async def test_short_silence_is_forgiven_and_long_silence_is_not(caplog: pytest.LogCaptureFixture) -> None:
     assert all(await World(True, None, None, True).stood(20))
     assert not (await World(True, None).stood(30))[-1]
+    assert "engine e is down: 3 health checks in a row had no answer in 2 s" in caplog.text
 
 
 async def test_an_engine_that_is_down_from_the_start_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World(False)
     assert not any(await world.stood(20))
-    assert [record.getMessage() for record in caplog.records] == ["engine e is down"]
+    assert [record.getMessage() for record in caplog.records] == ["engine e is down: it refuses connections"]
     assert world.client.read == []
 
 
@@ -597,11 +603,11 @@ async def test_it_ends_though_a_client_takes_the_end_for_a_time_limit() -> None:
     asked = asyncio.Event()
 
     class Timing(ScriptedClient):
-        async def healthy(self, engine: Engine, within_s: float) -> bool | None:
+        async def check_health(self, engine: Engine, within_s: float) -> None:
             asked.set()
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
-            return None
+            raise EngineTooSlow("no answer")
 
     clock = Clock()
     state = State(Fleet.of(config()), (E,), clock, Random(1))

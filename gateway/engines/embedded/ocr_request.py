@@ -112,8 +112,7 @@ def _read(request: openai.CompletionRequest, model: str, limits: _Limits) -> Rea
             data = parse_data_url(part.url).data
             sizes.append(check_header(data))
         except BadImage as error:
-            error.param = part.param
-            raise
+            raise error.named(part.param) from error
         images.append(data)
     words = count_tokens(request.facts.system) + count_tokens(request.facts.prompt)
     tool = _forced_tool(limits)

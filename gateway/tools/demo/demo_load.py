@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
+import httpx
 from PIL import Image, ImageDraw
 
 if TYPE_CHECKING:
@@ -66,18 +66,18 @@ def chat(prompt: str | None, image: str | None, **members: Any) -> bytes:
 
 
 class Clients:
-    """As many clients as are wanted, each of which sends its next request once the last has been answered.
+    """A number of clients, each of which sends its next request once the last has been answered.
 
     Attributes:
         ends: how requests ended, and how many; may be cleared.
-        wanted: how many clients there are to be.
+        wanted: how many clients there should be.
     """
 
     def __init__(
         self,
         gateway: str,
         requests: Sequence[Request],
-        session: aiohttp.ClientSession,
+        http: httpx.AsyncClient,
         group: asyncio.TaskGroup,
     ) -> None:
         """Have none; see `clients`.
@@ -85,12 +85,12 @@ class Clients:
         Args:
             gateway: its base URL.
             requests: what they send: the first client the first, the second the second, and so on in turn.
-            session: sends them.
+            http: sends them.
             group: runs the clients.
         """
         self._url = gateway + PATH
         self._requests = requests
-        self._session = session
+        self._http = http
         self._group = group
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self.wanted = 0
@@ -109,18 +109,19 @@ class Clients:
         try:
             async with (
                 asyncio.timeout(request.leaves_s),
-                self._session.post(self._url, data=request.body, headers=headers) as reply,
+                self._http.stream("POST", self._url, content=request.body, headers=headers) as reply,
             ):
-                async for _ in reply.content.iter_any():
+                async for _ in reply.aiter_raw():
                     pass
         except TimeoutError:
             self.ends["left"] += 1
             return 0.0
-        except aiohttp.ClientError:
+        except httpx.HTTPError:
             self.ends["broken off"] += 1
             return 1.0
-        self.ends["answered" if reply.status == 200 else str(reply.status)] += 1
-        if reply.status == 200:
+        status = reply.status_code
+        self.ends["answered" if status == 200 else str(status)] += 1
+        if status == 200:
             return 0.0
         return min(float(reply.headers.get("retry-after", 1)), _LONGEST_WAIT_S)
 
@@ -138,13 +139,14 @@ class Clients:
 @contextlib.asynccontextmanager
 async def clients(gateway: str, requests: Sequence[Request]) -> AsyncIterator[Clients]:
     """Have clients of a gateway until the block is left; see Clients."""
-    # No limit of its own, and no time-out: a request may wait for long.
-    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
+    # A connection a request: httpx' pool may close a kept one just as it gives it to a request. No time-out,
+    # since a request may wait for long.
+    limits = httpx.Limits(max_keepalive_connections=0)
     async with (
-        aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+        httpx.AsyncClient(limits=limits, timeout=None, trust_env=False) as http,  # noqa: S113
         asyncio.TaskGroup() as group,
     ):
-        found = Clients(gateway, requests, session, group)
+        found = Clients(gateway, requests, http, group)
         try:
             yield found
         finally:

@@ -1,19 +1,19 @@
-"""POST /v1/ocr as a stream, tried again where that may help. The only module here that talks HTTP."""
+"""POST /v1/ocr as a stream, repeated where that may help. The only module here that talks HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-import aiohttp
+import httpx
 
 from gateway import __version__
+from gateway.connect_failure import Cause, diagnose
 from gateway.errors import ConfigError, GatewayError
-from gateway.tools.ocr.document_result import Answer, described
+from gateway.tools.ocr.document_result import DocumentResult, described
 from gateway.wire.sse import EventSplitter, event_data
 
 if TYPE_CHECKING:
@@ -22,36 +22,41 @@ if TYPE_CHECKING:
     from random import Random
 
 ATTEMPTS = 6
-# Pages come as they are ready, signs of life in between; before the first one a document waits for its turn.
+# Pages come as they are ready, comments in between; before the first page a document waits for its turn.
 _SILENCE_S = 300.0
 _CONNECT_S = 10.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_WAIT_S = 120.0
-_AGAIN = frozenset({429, 502, 503, 504})
-_AGAIN_KINDS = frozenset({"rate_limit_exceeded", "engine_error", "service_unavailable", "engine_timeout"})
+_RETRIED_STATUSES = frozenset({429, 502, 503, 504})
+_RETRIED_KINDS = frozenset({"rate_limit_exceeded", "engine_error", "service_unavailable", "engine_timeout"})
 _ERROR_BYTES = 64 * 1024
 _EVENT_BYTES = 64 * 1024 * 1024
 
 
-class Failed(Exception):
+class DocumentFailed(Exception):
     """One document cannot be read; the text says why."""
 
 
-class Stopped(Exception):
+class AllFailed(Exception):
     """No document can be read any more; the text says why."""
 
 
-class _Again(Exception):
-    """An attempt that failed and may be made again, after `wait_s` where the server said when."""
+class _AttemptFailed(Exception):
+    """An attempt failed and may be repeated.
 
-    def __init__(self, message: str, wait_s: float | None = None, *, gone: bool = False) -> None:
+    Attributes:
+        wait_s: seconds to wait first, where the server said so.
+        unreachable: whether there was no connection.
+    """
+
+    def __init__(self, message: str, wait_s: float | None = None, *, unreachable: bool = False) -> None:
         super().__init__(message)
         self.wait_s = wait_s
-        self.gone = gone
+        self.unreachable = unreachable
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DocumentRequest:
     """What is asked of each document.
 
     Attributes:
@@ -76,23 +81,23 @@ class Wish:
         return fields
 
 
-class Reader:
+class OcrClient:
     """Sends documents to one gateway; an asynchronous context manager."""
 
     def __init__(
         self,
         url: str,
         key: str,
-        wish: Wish,
+        request: DocumentRequest,
         rng: Random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Prepare.
+        """Connect nowhere yet.
 
         Args:
             url: the gateway's base URL, with or without `/v1`.
             key: its API key; empty for none.
-            wish: what is asked.
+            request: what is asked of each document.
             rng: spreads attempts.
             sleep: waits between them, in seconds.
 
@@ -103,9 +108,9 @@ class Reader:
         self._headers = {"user-agent": f"ocr-gateway-ocr/{__version__}"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
-        if wish.route:
-            self._headers["x-ocr-route"] = wish.route
-        self._wish = wish
+        if request.route:
+            self._headers["x-ocr-route"] = request.route
+        self._request = request
         self._rng = rng
         self._sleep = sleep
         self._model = ""
@@ -114,128 +119,132 @@ class Reader:
         """Ask the gateway for its model.
 
         Raises:
-            Stopped: nobody is there, or not for us.
+            AllFailed: no gateway answers there, or it refuses the key.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
-        # Which request a closed connection has lost nobody could tell.
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, headers=self._headers)
+        self._http = httpx.AsyncClient(
+            headers=self._headers,
+            timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S, pool=None),
+            # A connection each: a kept one may close just as a document is sent, which is then lost.
+            limits=httpx.Limits(max_keepalive_connections=0),
+            trust_env=False,
+        )
         try:
             self._model = await self._models()
         except BaseException:
-            await self._session.close()
+            await self._http.aclose()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close its connections."""
-        await self._session.close()
+        await self._http.aclose()
 
-    async def read(self, path: Path, progress: Callable[[Answer], None]) -> Answer:
+    async def read(self, path: Path, progress: Callable[[DocumentResult], None]) -> DocumentResult:
         """Return what a document holds.
 
         Args:
             path: the document.
-            progress: is told of what has come so far; an attempt made again starts anew.
+            progress: called with what has come so far; a repeated attempt starts from nothing.
 
         Raises:
-            Failed: this one cannot be read.
-            Stopped: no other could, either.
+            DocumentFailed: this one cannot be read.
+            AllFailed: no other could, either.
         """
         for attempt in range(ATTEMPTS):
             try:
                 return await self._attempt(path, progress)
-            except _Again as again:
+            except _AttemptFailed as failed:
                 last = attempt == ATTEMPTS - 1
-                if last and again.gone:
-                    raise Stopped(f"{self.url} does not answer any more: {again}") from again
-                if last or (again.wait_s or 0) > _LONGEST_WAIT_S:
-                    raise Failed(f"{again}; given up after attempt {attempt + 1}") from again
-                progress(Answer())
-                await self._sleep(self._pause_s(attempt, again.wait_s))
+                if last and failed.unreachable:
+                    raise AllFailed(f"{self.url} does not answer any more: {failed}") from failed
+                if last or (failed.wait_s or 0) > _LONGEST_WAIT_S:
+                    raise DocumentFailed(f"{failed}; given up after attempt {attempt + 1}") from failed
+                progress(DocumentResult())
+                await self._sleep(self._pause_s(attempt, failed.wait_s))
         raise AssertionError("the last attempt returns or raises")
 
-    def _pause_s(self, attempt: int, told_s: float | None) -> float:
-        """The pause before the next attempt: never less than told, and not the same for all who were."""
-        if told_s is not None:
-            return told_s + self._rng.random() * min(1.0, 0.5 + told_s / 4)
+    def _pause_s(self, attempt: int, wait_s: float | None) -> float:
+        """Return the pause before the next attempt: at least the server's, and different for each client."""
+        if wait_s is not None:
+            return wait_s + self._rng.random() * min(1.0, 0.5 + wait_s / 4)
         return float(_FIRST_PAUSE_S * 2**attempt * (0.5 + self._rng.random()))
 
-    async def _attempt(self, path: Path, progress: Callable[[Answer], None]) -> Answer:
+    async def _attempt(self, path: Path, progress: Callable[[DocumentResult], None]) -> DocumentResult:
         try:
             file = path.open("rb")
         except OSError as error:
-            raise Failed(f"cannot be read: {error.strerror}") from error
+            raise DocumentFailed(f"cannot be read: {error.strerror}") from error
         with file:
-            form = aiohttp.FormData()
-            for name, value in {"model": self._model, **self._wish.fields()}.items():
-                form.add_field(name, value)
-            # Its own name may tell too much, and is no matter of the server's.
-            form.add_field("file", file, filename="document", content_type="application/octet-stream")
             try:
-                async with self._session.post(
+                async with self._http.stream(
+                    "POST",
                     f"{self.url}/v1/ocr",
-                    data=form,
-                    expect100=True,  # refusals come before the document is sent
-                    allow_redirects=False,
-                ) as reply:
-                    if reply.status != 200:
-                        raise await self._refusal(reply)
-                    return await self._stream(reply, progress)
-            except aiohttp.ClientConnectorError as error:
-                raise _Again(_words(error), gone=True) from error
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise _Again(f"the connection broke: {_words(error)}") from error
+                    data={"model": self._model, **self._request.fields()},
+                    # Not the file's own name, which may tell too much.
+                    files={"file": ("document", file, "application/octet-stream")},
+                ) as response:
+                    if response.status_code != 200:
+                        raise await self._refusal(response)
+                    return await self._events(response, progress)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                raise _AttemptFailed(_words(error), unreachable=True) from error
+            except httpx.HTTPError as error:
+                raise _AttemptFailed(f"the connection broke: {_words(error)}") from error
 
-    async def _stream(self, reply: aiohttp.ClientResponse, progress: Callable[[Answer], None]) -> Answer:
-        if reply.content_type != "text/event-stream":
-            raise Failed(
-                f"the server answers with {reply.content_type}, not with events: is it an ocr-gateway?"
+    async def _events(
+        self, response: httpx.Response, progress: Callable[[DocumentResult], None]
+    ) -> DocumentResult:
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "text/event-stream":
+            raise DocumentFailed(
+                f"the server answers with {kind or 'no type'}, not with events: is it an ocr-gateway?"
             )
-        answer, splitter = Answer(), EventSplitter(_EVENT_BYTES)
+        answer, splitter = DocumentResult(), EventSplitter(_EVENT_BYTES)
         try:
-            async for data in reply.content.iter_any():
+            async for data in response.aiter_bytes():
                 for event in splitter.feed(data):
                     if _take(event, answer):
                         return answer
                 progress(answer)
         except (GatewayError, ValueError, TypeError, KeyError) as error:
-            raise Failed(f"the server's events cannot be understood: {_words(error)}") from error
-        raise _Again("the answer broke off")
+            raise DocumentFailed(f"the server's events cannot be understood: {_words(error)}") from error
+        raise _AttemptFailed("the answer broke off")
 
-    async def _refusal(self, reply: aiohttp.ClientResponse) -> Exception:
-        told = described(await _error(reply))
-        what = f"HTTP {reply.status}: {told}"
-        if reply.status in (401, 403):
-            return Stopped(_without_key(what))
-        if reply.status in (404, 405) and "unknown_endpoint" in told:
-            return Stopped(f"{self.url} has no POST /v1/ocr: {what}")
-        if reply.status in _AGAIN:
-            return _Again(what, _seconds(reply.headers.get("retry-after")))
-        return Failed(what)
+    async def _refusal(self, response: httpx.Response) -> Exception:
+        status = response.status_code
+        reason = described(await _error(response))
+        what = f"HTTP {status}: {reason}"
+        if status in (401, 403):
+            return AllFailed(_without_key(what))
+        if status in (404, 405) and "unknown_endpoint" in reason:
+            return AllFailed(f"{self.url} has no POST /v1/ocr: {what}")
+        if status in _RETRIED_STATUSES:
+            return _AttemptFailed(what, _seconds(response.headers.get("retry-after")))
+        return DocumentFailed(what)
 
     async def _models(self) -> str:
-        """The first model that the server lists."""
+        """Return the first model that the server lists."""
         try:
-            async with self._session.get(f"{self.url}/v1/models", allow_redirects=False) as reply:
-                if reply.status in (401, 403):
-                    raise Stopped(_without_key(f"HTTP {reply.status}: {described(await _error(reply))}"))
-                if reply.status != 200:
-                    told = f"answers GET /v1/models with HTTP {reply.status}: is it an ocr-gateway?"
-                    raise Stopped(f"{self.url} {told}")
-                page = await reply.content.read(_ERROR_BYTES)
+            async with self._http.stream("GET", f"{self.url}/v1/models") as response:
+                status = response.status_code
+                if status in (401, 403):
+                    raise AllFailed(_without_key(f"HTTP {status}: {described(await _error(response))}"))
+                if status != 200:
+                    what = f"answers GET /v1/models with HTTP {status}: is it an ocr-gateway?"
+                    raise AllFailed(f"{self.url} {what}")
+                page = await _start(response)
             return str(json.loads(page)["data"][0]["id"])
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise Stopped(
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise AllFailed(
                 f"nobody answers at {self.url} ({_words(error)}): start a gateway with `ocr-gateway serve`, "
                 "or say where one is with --url"
             ) from error
         except (ValueError, LookupError, TypeError) as error:
-            raise Stopped(f"{self.url} lists no model: is it an ocr-gateway?") from error
+            raise AllFailed(f"{self.url} lists no model: is it an ocr-gateway?") from error
 
 
-def _take(event: bytes, answer: Answer) -> bool:
-    """Take an event over; tell whether it is the last."""
+def _take(event: bytes, answer: DocumentResult) -> bool:
+    """Add an event to an answer; return whether it is the last."""
     data = event_data(event)
     if data is None:
         return False
@@ -250,9 +259,9 @@ def _take(event: bytes, answer: Answer) -> bool:
             return True
         case "error":
             error = value["error"]
-            if error.get("type") in _AGAIN_KINDS:
-                raise _Again(described(error))
-            raise Failed(described(error))
+            if error.get("type") in _RETRIED_KINDS:
+                raise _AttemptFailed(described(error))
+            raise DocumentFailed(described(error))
     return False
 
 
@@ -263,13 +272,23 @@ def _name(event: bytes) -> str:
     return ""
 
 
-async def _error(reply: aiohttp.ClientResponse) -> Any:
-    """The error object of a refusal; its text where it has none."""
-    body = await reply.content.read(_ERROR_BYTES)
+async def _start(response: httpx.Response) -> bytes:
+    """Return the start of a body, some 64 KiB of it."""
+    body = bytearray()
+    async for part in response.aiter_bytes():
+        body += part
+        if len(body) >= _ERROR_BYTES:
+            break
+    return bytes(body)
+
+
+async def _error(response: httpx.Response) -> Any:
+    """Return the error object of a refusal; its text where it has none."""
+    body = await _start(response)
     try:
         return json.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
-        return body.decode("utf-8", "replace") or reply.reason or "no reason given"
+        return body.decode("utf-8", "replace") or response.reason_phrase or "no reason given"
 
 
 def _base(url: str) -> str:
@@ -288,11 +307,13 @@ def _without_key(what: str) -> str:
 
 
 def _seconds(text: str | None) -> float | None:
-    """A Retry-After in seconds; None where it is none, or a date."""
+    """Return a Retry-After in seconds; None where there is none, or a date."""
     return float(text) if text and text.isascii() and text.isdigit() else None
 
 
 def _words(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__
+    """Return what went wrong: in the system's words, else in the library's."""
+    if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
+        return f"nothing came for {_SILENCE_S:g} s"
+    cause, detail = diagnose(error)
+    return detail or str(error) or (cause.words if cause is not Cause.OTHER else type(error).__name__)

@@ -9,8 +9,9 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import aiohttp
+import httpx
 
+from gateway.connect_failure import diagnose
 from gateway.errors import ConfigError
 from gateway.tools.plan.load_history import History
 
@@ -123,13 +124,12 @@ class Prometheus:
 
     async def __aenter__(self) -> Prometheus:
         """Open a session."""
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-        self._session = aiohttp.ClientSession(timeout=timeout)
+        self._session = httpx.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=True, trust_env=False)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close it."""
-        await self._session.close()
+        await self._session.aclose()
 
     async def models(self, start: float, end: float) -> list[str]:
         """Return the models whose gateways told of themselves in a time."""
@@ -156,23 +156,29 @@ class Prometheus:
             raise self._puzzled() from error
 
     async def _ask(self, path: str, query: dict[str, str]) -> Any:
+        body = bytearray()
         try:
-            async with self._session.get(f"{self._url}/{path}", params=query) as answer:
-                body = await answer.content.read(_MOST_BYTES + 1)
-                while len(body) <= _MOST_BYTES and (more := await answer.content.read(_MOST_BYTES)):
-                    body += more
-        except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
+            async with (
+                asyncio.timeout(_TIMEOUT_S),
+                self._session.stream("GET", f"{self._url}/{path}", params=query) as answer,
+            ):
+                async for part in answer.aiter_bytes():
+                    body += part
+                    if len(body) > _MOST_BYTES:
+                        too_long = f"more than {_MOST_BYTES >> 20} MiB; try a longer --step"
+                        raise ConfigError([f"{self.name} answers {too_long}"])
+        except httpx.ConnectError as error:
+            raise ConfigError([f"{self.name} cannot be asked: {diagnose(error)[0].words}"]) from error
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:
             told = str(error) or f"no answer within {_TIMEOUT_S:g} s"
             raise ConfigError([f"{self.name} cannot be asked: {told}"]) from error
-        if len(body) > _MOST_BYTES:
-            raise ConfigError([f"{self.name} answers more than {_MOST_BYTES >> 20} MiB; try a longer --step"])
         try:
             found = json.loads(body)
         except ValueError as error:
-            raise self._puzzled(f": HTTP {answer.status}") from error
+            raise self._puzzled(f": HTTP {answer.status_code}") from error
         if not isinstance(found, dict) or found.get("status") != "success":
             why = found.get("error") if isinstance(found, dict) else None
-            raise self._puzzled(f": HTTP {answer.status}, {why or 'no reason given'}")
+            raise self._puzzled(f": HTTP {answer.status_code}, {why or 'no reason given'}")
         return found.get("data")
 
     def _puzzled(self, told: str = "") -> ConfigError:

@@ -6,19 +6,18 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aiohttp import web
 
 from gateway.errors import ConfigError
-from gateway.tools.ocr.ocr_client import ATTEMPTS, Failed, Reader, Stopped, Wish
+from gateway.tools.ocr.ocr_client import ATTEMPTS, AllFailed, DocumentFailed, DocumentRequest, OcrClient
 from tests.support import served
 from tests.tools.ocr import stub as stubs
-from tests.tools.ocr.stub import Stub, begun, document, fail, refuse, serving
+from tests.tools.ocr.stub import Reply, Stub, document, fail, refuse, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from gateway.tools.ocr.document_result import Answer
+    from gateway.tools.ocr.document_result import DocumentResult
 
 
 class Sleep:
@@ -43,12 +42,18 @@ def path(tmp_path: Path) -> Path:
 
 
 async def read(
-    stub: Stub, path: Path, wish: Wish | None = None, *, key: str = "", sleep: Sleep | None = None
-) -> tuple[Answer, list[tuple[int, int]]]:
+    stub: Stub,
+    path: Path,
+    request: DocumentRequest | None = None,
+    *,
+    key: str = "",
+    sleep: Sleep | None = None,
+) -> tuple[DocumentResult, list[tuple[int, int]]]:
     """The answer, and how many pages were expected and there whenever something came."""
     told: list[tuple[int, int]] = []
-    async with Reader(stub.url, key, wish or Wish(), Random(1), sleep or Sleep()) as reader:
-        answer = await reader.read(path, lambda answer: told.append((answer.expected, len(answer.pages))))
+    wanted = request or DocumentRequest()
+    async with OcrClient(stub.url, key, wanted, Random(1), sleep or Sleep()) as client:
+        answer = await client.read(path, lambda answer: told.append((answer.expected, len(answer.pages))))
     return answer, told
 
 
@@ -67,7 +72,7 @@ async def test_a_document_is_sent_and_its_pages_come_one_by_one(stub: Stub, path
 async def test_what_is_wished_is_asked(path: Path) -> None:
     schema = {"type": "object", "properties": {"total": {"type": "number"}}}
     async with serving("secret") as stub:
-        answer, _ = await read(stub, path, Wish("table", (1,), schema), key="secret")
+        answer, _ = await read(stub, path, DocumentRequest("table", (1,), schema), key="secret")
     (asked,) = stub.asked
     assert json.loads(asked["pages"]) == [1]
     assert asked["headers"]["x-ocr-route"] == "table"
@@ -79,7 +84,7 @@ async def test_what_is_wished_is_asked(path: Path) -> None:
 
 def test_a_format_that_is_whole_is_asked_as_it_is() -> None:
     whole = {"type": "json_schema", "json_schema": {"name": "bill", "schema": {}, "strict": True}}
-    assert json.loads(Wish(schema=whole).fields()["document_annotation_format"]) == whole
+    assert json.loads(DocumentRequest(schema=whole).fields()["document_annotation_format"]) == whole
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
@@ -103,12 +108,12 @@ async def test_what_may_help_is_tried_again_when_the_server_says(stub: Stub, pat
 async def test_attempts_are_bounded(stub: Stub, path: Path) -> None:
     stub.script += [refuse(503, "no engine is up", "no_engine")] * ATTEMPTS
     with pytest.raises(
-        Failed, match=rf"HTTP 503: no engine is up \(no_engine\); given up after attempt {ATTEMPTS}"
+        DocumentFailed, match=rf"HTTP 503: no engine is up \(no_engine\); given up after attempt {ATTEMPTS}"
     ):
         await read(stub, path)
     assert len(stub.asked) == ATTEMPTS
     stub.script += [refuse(429, "rate limit", **{"Retry-After": "3600"})]
-    with pytest.raises(Failed, match="rate limit; given up after attempt 1"):
+    with pytest.raises(DocumentFailed, match="rate limit; given up after attempt 1"):
         await read(stub, path)
 
 
@@ -127,31 +132,29 @@ async def test_what_would_not_help_is_not(
     stub: Stub, path: Path, behave: stubs.Behaviour, words: str
 ) -> None:
     stub.script.append(behave)
-    with pytest.raises(Failed, match=words):
+    with pytest.raises(DocumentFailed, match=words):
         await read(stub, path)
     assert len(stub.asked) == 1
 
 
-async def garbled(stub: Stub, request: web.Request, data: bytes) -> Any:
-    reply = await begun(request, [0])
+async def garbled(stub: Stub, reply: Reply, data: bytes) -> None:
+    await reply.begin([0])
     await reply.write(b"event: ocr.page\ndata: {\n\n")
-    return reply
 
 
-async def shapeless(stub: Stub, request: web.Request, data: bytes) -> Any:
-    reply = await begun(request, [0])
-    await stubs.send(reply, "ocr.page", ["no", "page"])
-    return reply
+async def shapeless(stub: Stub, reply: Reply, data: bytes) -> None:
+    await reply.begin([0])
+    await reply.event("ocr.page", ["no", "page"])
 
 
-async def of_another_kind(stub: Stub, request: web.Request, data: bytes) -> Any:
-    return web.json_response({"pages": []})
+async def of_another_kind(stub: Stub, reply: Reply, data: bytes) -> None:
+    await reply.json({"pages": []})
 
 
 @pytest.mark.parametrize("behave", [garbled, shapeless, of_another_kind])
 async def test_what_is_no_gateways_answer_is_told(stub: Stub, path: Path, behave: stubs.Behaviour) -> None:
     stub.script.append(behave)
-    with pytest.raises(Failed, match=r"cannot be understood|not with events"):
+    with pytest.raises(DocumentFailed, match=r"cannot be understood|not with events"):
         await read(stub, path)
 
 
@@ -167,23 +170,23 @@ async def test_what_no_document_would_get_past_stops_all(
     stub: Stub, path: Path, behave: stubs.Behaviour, words: str
 ) -> None:
     stub.script.append(behave)
-    with pytest.raises(Stopped, match=words):
+    with pytest.raises(AllFailed, match=words):
         await read(stub, path)
 
 
 async def test_a_document_that_has_gone_fails_alone(stub: Stub, path: Path) -> None:
-    with pytest.raises(Failed, match="cannot be read: No such file"):
+    with pytest.raises(DocumentFailed, match="cannot be read: No such file"):
         await read(stub, path.with_name("none.pdf"))
 
 
 async def test_nobody_there_is_told_with_what_to_start(path: Path) -> None:
-    with pytest.raises(Stopped, match=r"nobody answers at http://127\.0\.0\.1:9 .*ocr-gateway serve"):
+    with pytest.raises(AllFailed, match=r"nobody answers at http://127\.0\.0\.1:9 .*ocr-gateway serve"):
         await read(Stub(url="http://127.0.0.1:9"), path)
 
 
 async def test_a_key_that_is_missing_is_told(path: Path) -> None:
     async with serving("secret") as stub:
-        with pytest.raises(Stopped, match=r"HTTP 401: there is no API key.*--key"):
+        with pytest.raises(AllFailed, match=r"HTTP 401: there is no API key.*--key"):
             await read(stub, path)
 
 
@@ -191,10 +194,10 @@ async def test_a_server_that_goes_stops_all(path: Path) -> None:
     sleep = Sleep()
     async with contextlib.AsyncExitStack() as stack:
         stub = await stack.enter_async_context(serving())
-        async with Reader(stub.url, "", Wish(), Random(1), sleep) as reader:
+        async with OcrClient(stub.url, "", DocumentRequest(), Random(1), sleep) as client:
             await stack.aclose()
-            with pytest.raises(Stopped, match="does not answer any more: Connection refused"):
-                await reader.read(path, lambda _: None)
+            with pytest.raises(AllFailed, match="does not answer any more: Connection refused"):
+                await client.read(path, lambda _: None)
     assert len(sleep.slept) == ATTEMPTS - 1
 
 
@@ -206,19 +209,19 @@ async def test_a_server_that_is_no_gateway_is_told(path: Path, body: bytes) -> N
             await send({"type": "http.response.body", "body": body})
 
     async with served(answer) as url:
-        with pytest.raises(Stopped, match="lists no model"):
+        with pytest.raises(AllFailed, match="lists no model"):
             await read(Stub(url=url), path)
 
 
 async def test_a_page_that_is_not_found_is_told(path: Path) -> None:
     async with serving() as stub:
-        with pytest.raises(Stopped, match="GET /v1/models with HTTP 404"):
+        with pytest.raises(AllFailed, match="GET /v1/models with HTTP 404"):
             await read(Stub(url=f"{stub.url}/elsewhere"), path)
 
 
 @pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
 def test_a_base_url_may_end_as_openai_clients_have_it(end: str) -> None:
-    assert Reader(f"https://gateway.example:8443/ocr{end}", "", Wish(), Random()).url == (
+    assert OcrClient(f"https://gateway.example:8443/ocr{end}", "", DocumentRequest(), Random()).url == (
         "https://gateway.example:8443/ocr"
     )
 
@@ -238,4 +241,4 @@ def test_a_base_url_may_end_as_openai_clients_have_it(end: str) -> None:
 )
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="--url"):
-        Reader(url, "", Wish(), Random())
+        OcrClient(url, "", DocumentRequest(), Random())

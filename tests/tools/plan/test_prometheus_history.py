@@ -10,15 +10,20 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aiohttp import web
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from gateway.errors import ConfigError
 from gateway.tools.plan import prometheus_history
 from gateway.tools.plan.prometheus_history import history, seconds
+from tests.support import served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
+
+    from starlette.requests import Request
 
 NOW = 1_790_000_000.0
 
@@ -47,35 +52,28 @@ class Fake:
         self.status = 200
         self.url = ""
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: Request) -> Response:
         if self.body is not None:
-            return web.Response(body=self.body, status=self.status)
-        if request.path.endswith("/values"):
-            return web.json_response({"status": "success", "data": self.models})
-        self.asked.append(dict(request.query))
-        start, end, step = (float(request.query[key]) for key in ("start", "end", "step"))
+            return Response(self.body, self.status)
+        if request.url.path.endswith("/values"):
+            return JSONResponse({"status": "success", "data": self.models})
+        self.asked.append(dict(request.query_params))
+        start, end, step = (float(request.query_params[key]) for key in ("start", "end", "step"))
         moments = [start + place * step for place in range(int((end - start) / step + 1e-6) + 1)]
         result: list[dict[str, Any]] = []
         for (series, route), value in self.values.items():
-            if f"({series} " in request.query["query"]:
+            if f"({series} " in request.query_params["query"]:
                 found = [[at, str(one)] for at in moments if (one := value(at)) is not None]
                 result.append({"metric": {"route": route}, "values": found})
-        return web.json_response({"status": "success", "data": {"resultType": "matrix", "result": result}})
+        return JSONResponse({"status": "success", "data": {"resultType": "matrix", "result": result}})
 
 
 @pytest.fixture
 async def fake() -> AsyncIterator[Fake]:
     found = Fake()
-    application = web.Application()
-    application.router.add_get("/prefix/{rest:.*}", found.answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    found.url = f"http://127.0.0.1:{port}/prefix/"
-    yield found
-    await runner.cleanup()
+    async with served(Starlette(routes=[Route("/prefix/{rest:path}", found.answer)])) as url:
+        found.url = f"{url}/prefix/"
+        yield found
 
 
 async def asked(fake: Fake, model: str | None = None, since_s: float = 600, step_s: float = 60) -> Any:
@@ -179,7 +177,7 @@ async def test_nobody_there() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://me:secret@127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(ConfigError, match="cannot be asked") as caught:
+        with pytest.raises(ConfigError, match="cannot be asked: it refuses connections") as caught:
             await history(url, model=None, since_s=60, step_s=60, now=NOW)
     assert "secret" not in str(caught.value)
 
