@@ -243,11 +243,11 @@ class RequestCycle:
         # Behind half a request nothing can be told from its rest.
         stays = self.stays and not close and self.phase is RequestPhase.RECEIVED
         stays = stays and framing is not Framing.UNTIL_CLOSE
-        self._head = response_head.head(status, headers, framing, close=not stays, common=self._common)
-        self.stays, self._framing = stays, framing
+        head = response_head.head(status, headers, framing, close=not stays, common=self._common)
+        self._move(RequestEvent.ANSWER_BEGINS)
+        self.stays, self._framing, self._head = stays, framing, head
         self._left = int(headers["content-length"]) if framing is Framing.LENGTH else 0
         self._expects_continue = False
-        self._move(RequestEvent.ANSWER_BEGINS)
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
         """Send more of the body, once the client has read enough of what went before.
@@ -270,6 +270,8 @@ class RequestCycle:
                 raise ValueError("a body of another length than announced")
         elif self._framing is Framing.NO_BODY:
             data = b""
+        elif self._framing is None:
+            raise ValueError("a body before its head")
         head, self._head = self._head, b""
         if len(data) > _PART_BYTES and head:
             self._transport.write(head)
