@@ -1,4 +1,4 @@
-"""Who may ask what: API keys on the public port, and which pages are for operators."""
+"""Access: API keys on the public port, and which pages are for operators."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ CLIENTS = "/v1/"
 
 
 class ApiKeyCheck:
-    """Middleware: refuses who has no key before anything of the body is read, and names who has one.
+    """Middleware: checks a request's API key before its body is read, and notes the key's name.
 
-    What is not known to be for all needs a key, and what is not known to be for clients is for operators:
-    only the admin port has it, where there is one, and without a key; else it needs a key of `auth.admins`.
+    Paths outside OPEN need a key. Paths outside CLIENTS are for operators: where there is an admin port, they
+    are served there alone, without a key; else they need a key of `auth.admins`.
     """
 
     def __init__(self, app: ASGIApp, state: State, metrics: Metrics, routes: Sequence[BaseRoute]) -> None:
@@ -57,10 +57,10 @@ class ApiKeyCheck:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope, known: dict[str, Any]) -> None:
-        """Note as `key` the name of who asks, where there are keys.
+        """Note as `key` the name of the request's key, where there are keys.
 
         Raises:
-            GatewayError: they may not.
+            GatewayError: the request is refused.
         """
         path: str = scope["path"]
         if path in OPEN:
@@ -100,7 +100,7 @@ class ApiKeyCheck:
         record = RequestRecord(
             at=time.time(),
             request_id=known["request_id"],
-            # Others are a stranger's words.
+            # A path that does not exist is a stranger's text, and does not go into the log.
             path=path if any(getattr(route, "path", "") == path for route in self._routes) else "",
             code=code,
             seconds=seconds,

@@ -66,7 +66,7 @@ class ClientConnection(asyncio.Protocol):
         self._app = app
         self._registry = registry
         self._loop = asyncio.get_running_loop()
-        self._reader = RequestReader(self._begin, self._take_body, self._complete_body)
+        self._reader = RequestReader(self._begin)
         self._body_since = 0.0  # when the body could have begun
         self._heard_at = self._ended_at = 0.0
         # Since when answers wait to be read, and the bytes sent by then.
@@ -181,7 +181,7 @@ class ClientConnection(asyncio.Protocol):
 
     # --- what its reader tells
 
-    def _begin(self, head: RequestHead) -> None:
+    def _begin(self, head: RequestHead) -> RequestCycle:
         """Have the application serve a request, whose body it reads itself."""
         self._move(ConnectionEvent.HEAD_ENDS)
         registry = self._registry
@@ -200,7 +200,7 @@ class ClientConnection(asyncio.Protocol):
             "client": self.client,
             "state": {"admin": self.admin},
         }
-        self.cycle = RequestCycle(
+        cycle = self.cycle = RequestCycle(
             scope,
             self._transport,
             registry.default_headers,
@@ -208,17 +208,10 @@ class ClientConnection(asyncio.Protocol):
             expects_continue=head.expects_continue,
             on_end=self._answered,
         )
-        task = self._loop.create_task(self.cycle.run(self._app))
+        task = self._loop.create_task(cycle.run(self._app))
         registry.tasks.add(task)
         task.add_done_callback(registry.tasks.discard)
-
-    def _take_body(self, data: bytes) -> None:
-        if self.cycle:
-            self.cycle.add(data)
-
-    def _complete_body(self) -> None:
-        if self.cycle:
-            self.cycle.complete()
+        return cycle
 
     # --- how it goes on
 
@@ -245,10 +238,9 @@ class ClientConnection(asyncio.Protocol):
             self._end(linger=early or self.phase is ConnectionPhase.LAST_ANSWER)
             return
         self._transport.resume_reading()
-        if self._transport.unsent:
-            self._move(ConnectionEvent.ANSWERED)
-        else:
-            self._move(ConnectionEvent.ANSWERED, ConnectionEvent.READ)
+        self._move(ConnectionEvent.ANSWERED)
+        if not self._transport.unsent:
+            self._move(ConnectionEvent.READ)
 
     def _end(self, *, linger: bool) -> None:
         self._ended_at = self._registry.clock()
@@ -284,9 +276,7 @@ class ClientConnection(asyncio.Protocol):
                 )
             )
 
-    def _move(self, *events: ConnectionEvent) -> None:
-        before = phase = self.phase
-        for event in events:
-            phase = CONNECTION[phase, event]
-        self.phase = phase
-        self._registry.move(self, before, phase)
+    def _move(self, event: ConnectionEvent) -> None:
+        before = self.phase
+        self.phase = after = CONNECTION[before, event]
+        self._registry.move(self, before, after)

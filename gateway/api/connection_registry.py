@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Connections beyond the limit that are being told so.
+# Connections beyond the limit that get an answer before they are closed.
 _REFUSED_AT_ONCE = 64
 _LOG_S = 60.0
 
@@ -119,7 +119,11 @@ class ConnectionRegistry:
         self._nowhere = nowhere
 
     def admit(self, new: Registered) -> bool:
-        """Whether a new connection gets a place; who asks for nothing, or slowly, makes room for it."""
+        """Give a new connection a place, if need be that of one that asks for nothing, or slowly.
+
+        Returns:
+            Whether it got one; else it has been refused.
+        """
         self.connections.add(new)
         if self.places[new.admin] < (ADMIN_CONNECTIONS if new.admin else self._capacity):
             self.places[new.admin] += 1
@@ -202,7 +206,7 @@ class ConnectionRegistry:
         return frozenset(one.client for one in others if one.client and not one.ended)
 
     def _longest(self, admin: bool) -> Registered | None:
-        """Who makes room first: those that have had their answers, then who has not asked for longest."""
+        """The connection to close for room: one that has its answers, else the longest without a request."""
         if leaves := next((one for one in self.leaving if one.placed and one.admin is admin), None):
             return leaves
         first = [

@@ -147,10 +147,13 @@ class _Exchange:
         try:
             async with asyncio.timeout_at(response.deadline + 1):
                 if isinstance(body, bytes):
-                    await self._cycle.write(body)
+                    await self._cycle.drain()
+                    self._cycle.write(body)
                 else:
                     async for chunk in body:
-                        await self._cycle.write(chunk)
+                        if self._cycle.paused:
+                            await self._cycle.drain()
+                        self._cycle.write(chunk)
                 await self._end(b"")
         except TimeoutError as error:
             raise ClientLeft from error
@@ -168,4 +171,5 @@ class _Exchange:
 
     async def _end(self, body: bytes) -> None:
         self._cycle.on_left = None
-        await self._cycle.write(body, last=True)
+        await self._cycle.drain()
+        self._cycle.write(body, last=True)

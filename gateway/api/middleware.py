@@ -1,4 +1,4 @@
-"""What all requests pass: headers that every answer has, and the way to an endpoint."""
+"""Middleware of all requests: headers that every answer has, and routing to an endpoint."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CommonHeaders:
 
 
 class EndpointRouter:
-    """The way to an endpoint: those that engines answer go past FastAPI's layers, all others through them."""
+    """Routes requests that engines answer straight to their endpoint, and all others through FastAPI."""
 
     def __init__(self, api: ASGIApp, inference: Mapping[str, ASGIApp]) -> None:
         """Route to the POST endpoints of `inference`, by path, and to `api`."""

@@ -145,7 +145,7 @@ class RequestCycle:
                 error = InternalError()
                 body = error_body(error)
                 self.start(error.status, error_headers(error, body), close=True)
-                self._put(body, last=True)
+                self.write(body, last=True)
             elif self.phase is not _LEFT and self.phase not in COMPLETE:
                 self._on_end()
 
@@ -225,7 +225,8 @@ class RequestCycle:
             close = "close" in headers.pop("connection", "")
             self.start(message["status"], headers, close=close)
         else:
-            await self.write(message.get("body", b""), last=not message.get("more_body", False))
+            await self.drain()
+            self.write(message.get("body", b""), last=not message.get("more_body", False))
 
     def start(self, status: int, headers: Mapping[str, str], *, close: bool) -> None:
         """Begin the answer; nothing goes out before its first bytes.
@@ -249,18 +250,24 @@ class RequestCycle:
         self._left = int(headers["content-length"]) if framing is Framing.LENGTH else 0
         self._expects_continue = False
 
-    async def write(self, data: bytes, *, last: bool = False) -> None:
-        """Send more of the body, once the client has read enough of what went before.
+    @property
+    def paused(self) -> bool:
+        """Whether the client has much to read: `drain` before writing more."""
+        return self._transport.write_paused
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough of what was written, or has left."""
+        if self._transport.write_paused and self.phase is not _LEFT:
+            await self._transport.drain()
+
+    def write(self, data: bytes, *, last: bool = False) -> None:
+        """Send more of the body; nothing where the client has left.
 
         Raises:
             ValueError: it is not as long as was announced.
         """
-        if self._transport.write_paused and self.phase is not _LEFT:
-            await self._transport.drain()
-        if self.phase is not _LEFT:
-            self._put(data, last=last)
-
-    def _put(self, data: bytes, *, last: bool) -> None:
+        if self.phase is _LEFT:
+            return
         if self._framing is _CHUNKED:
             data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
             data += b"0\r\n\r\n" if last else b""

@@ -202,7 +202,7 @@ def check_change(before: Config, after: Config) -> None:
         raise ConfigError(["pools.*.engines: with several workers embedded is added by a restart only"])
     if before.auth.keys_file and not after.auth.keys_file:
         # Half a file may still be a whole configuration.
-        raise ConfigError(["auth.keys_file: keys are taken away by a restart only; they hold on"])
+        raise ConfigError(["auth.keys_file: keys are taken away by a restart only; they stay in force"])
 
 
 def _tell(fleet: Fleet) -> None:

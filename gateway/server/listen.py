@@ -1,4 +1,4 @@
-"""The sockets: the ports, how many may be connected, signals; all that is outside the application."""
+"""The server of a gateway: its ports, how many clients may be connected, signals."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class GatewayServer(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._stop, sig != signal.SIGINT)
 
     def _accept(self, **_: object) -> ClientConnection:
-        """Return what is to have a new connection; what uvicorn tells is for connections of its own."""
+        """Make the protocol of a new connection; uvicorn's arguments are for protocols of its own."""
         return ClientConnection(self._gateway.application, self.server_state)
 
     def _stop(self, linger: bool) -> None:
@@ -163,8 +163,8 @@ def prepare() -> None:
     allow_many_connections()
     keep_memory()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core holds keys and documents
-    # What has been loaded is no garbage; looking through it again and again took 70 us of each request, and
-    # stopped all of them for up to 0.1 s at a time.
+    # Modules are no garbage: to look through them again and again took 70 us of each request, and stopped all
+    # requests for up to 0.1 s at a time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(5000, 20, 10)

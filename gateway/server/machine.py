@@ -1,4 +1,4 @@
-"""What the process may use of the machine it runs on, and how it deals with memory."""
+"""The memory that the process may use, and how its allocator keeps and returns it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import os
 from pathlib import Path
 
-# Where nothing tells.
+# Where the system does not say.
 _ASSUMED_BYTES = 4 * 2**30
 
 # glibc's mallopt.
@@ -21,14 +21,14 @@ def memory_bytes(root: Path = Path("/"), installed: int | None = None) -> int:
     """Return the bytes of memory the process may use: its control groups' least limit, or all there are.
 
     Args:
-        root: of the file system, in which Linux tells of control groups (version 1 or 2, or both).
-        installed: bytes that the machine has; asked of the system unless given.
+        root: of the file system, in which Linux shows control groups (version 1 or 2, or both).
+        installed: bytes that the machine has; None asks the system.
     """
     return min([_installed() if installed is None else installed, *_limits(root)])
 
 
 def keep_memory() -> bool:
-    """Have the allocator keep freed memory for the next body instead of giving it back; tell whether it does.
+    """Have the allocator keep freed memory for the next body; return whether it can.
 
     By default glibc maps each block of some 100 kB anew, and every page of it is a fault. To fill 200 kB took
     270 us in a virtual machine, and takes 50 so; 1.5 MB 1,700 and 470.
@@ -85,7 +85,7 @@ def _limits(root: Path) -> list[int]:
 
 
 def _limit(file: Path) -> list[int]:
-    """The limit that a file tells, if it does: a group without one says `max`, the root has no such file."""
+    """The limit in a file, if there is one: a group without a limit has `max`, the root has no such file."""
     try:
         return [int(file.read_text())]
     except (OSError, ValueError):

@@ -134,18 +134,18 @@ class ParentsEngine:
 
 def main() -> None:
     """Be a worker, as the parent has it."""
-    told: WorkerSettings = pickle.load(sys.stdin.buffer)  # noqa: S301
-    logs.configure(told.log_format, told.log_level)
+    settings: WorkerSettings = pickle.load(sys.stdin.buffer)  # noqa: S301
+    logs.configure(settings.log_format, settings.log_level)
     for handler in logging.getLogger().handlers:
-        handler.addFilter(numbered(told.number))
+        handler.addFilter(numbered(settings.number))
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     prepare()
-    channel = ParentChannel(socket.socket(fileno=told.descriptor))
+    channel = ParentChannel(socket.socket(fileno=settings.descriptor))
     try:
-        gateway = Gateway(told.config, told.path, ParentsEngine(told.embedded_url, channel))
+        gateway = Gateway(settings.config, settings.path, ParentsEngine(settings.embedded_url, channel))
     except ConfigError as error:
         sys.exit("\n".join(error.problems))
-    WorkerServer(gateway, told.host, told.number, channel).run()
+    WorkerServer(gateway, settings.host, settings.number, channel).run()
 
 
 def numbered(number: int) -> Callable[[logging.LogRecord], bool]:

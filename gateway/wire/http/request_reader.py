@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import httptools
 
@@ -40,6 +40,16 @@ class RequestHead(NamedTuple):
     expects_continue: bool
 
 
+class BodyReceiver(Protocol):
+    """Who takes the body of a request."""
+
+    def add(self, data: bytes) -> None:
+        """Take a part of it."""
+
+    def complete(self) -> None:
+        """Note that it is complete."""
+
+
 class RequestReader:
     """Reads one request after the other; what comes behind an unfinished one is refused.
 
@@ -47,22 +57,15 @@ class RequestReader:
         body_bytes: of the request's body, that have come.
     """
 
-    def __init__(
-        self,
-        on_head: Callable[[RequestHead], None],
-        on_body: Callable[[bytes], None],
-        on_end: Callable[[], None],
-    ) -> None:
+    def __init__(self, on_head: Callable[[RequestHead], BodyReceiver]) -> None:
         """Read none yet: see `expect`.
 
         Args:
-            on_head: called with a request's head. What it and the others raise is raised by `feed`.
-            on_body: called with each part of the body.
-            on_end: called when the body is complete.
+            on_head: takes a request's head and returns who takes its body. What either raises is raised by
+                `feed`.
         """
         self._on_head = on_head
-        self._on_body = on_body
-        self._on_end = on_end
+        self._receiver: BodyReceiver = None  # type: ignore[assignment]
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -80,7 +83,7 @@ class RequestReader:
     def close(self) -> None:
         """Read no more; the parser, which holds this, is let go."""
         self._forget_head()
-        self._parser = self._on_head = self._on_body = self._on_end = None  # type: ignore[assignment]
+        self._parser = self._on_head = self._receiver = None  # type: ignore[assignment]
 
     def feed(self, data: bytes) -> None:
         """Read what has come.
@@ -154,17 +157,18 @@ class RequestReader:
         )
         self._forget_head()  # which may be large, and the request last for minutes
         self._in_head = False
-        self._on_head(head)
+        self._receiver = self._on_head(head)
 
     def on_body(self, body: bytes) -> None:
         """Hand a part of the body on."""
         self.body_bytes += len(body)
-        self._on_body(body)
+        self._receiver.add(body)
 
     def on_message_complete(self) -> None:
         """Tell that the request is complete."""
-        if not self._in_head:  # as it is where the parser stopped
-            self._on_end()
+        if not self._in_head:  # where the parser stops: see _decline
+            self._receiver.complete()
+            self._receiver = None  # type: ignore[assignment]
 
     def _decline(self, rest: bytes) -> None:
         """Go on as if no other protocol had been offered: the parser takes the body for that protocol."""

@@ -33,15 +33,19 @@ class Read:
     ended: int = 0
 
     def __post_init__(self) -> None:
-        self.reader = RequestReader(self.heads.append, self._take, self._end)
+        self.reader = RequestReader(self._begin)
         self.reader.expect(self.limit)
 
-    def _take(self, data: bytes) -> None:
+    def _begin(self, head: RequestHead) -> Read:
+        self.heads.append(head)
+        return self
+
+    def add(self, data: bytes) -> None:
         self.body += data
         if self.on_body:
             self.on_body(data)
 
-    def _end(self) -> None:
+    def complete(self) -> None:
         self.ended += 1
 
     def refused(self, data: bytes) -> str:
