@@ -102,7 +102,9 @@ class RequestProgress:
         waited_s: seconds in the queue, all attempts together.
         lease: the place on an engine of its last attempt.
         outcome: what the answer of that told.
-        retried: how the attempts before that failed.
+        depths: at which each attempt's engine ran under the load that the attempt made.
+        retried: how the attempts before the last failed.
+        overhead: seconds that stages of the path took: `receive`, `fetch`, `sort`, `choose`, `forward`.
         status: of the answer that the client gets; 0 before there is one.
         trace: its spans; None where it is not traced.
         document: where it is one.
@@ -117,7 +119,9 @@ class RequestProgress:
     waited_s: float = 0.0
     lease: Lease | None = None
     outcome: AnswerOutcome | None = None
+    depths: tuple[int, ...] = ()
     retried: tuple[Failure, ...] = ()
+    overhead: dict[str, float] = field(default_factory=dict)
     status: int = 0
     trace: Trace | None = None
     document: DocumentProgress | None = None
@@ -129,6 +133,7 @@ class RequestProgress:
     def begin_attempt(self, lease: Lease) -> AnswerOutcome:
         """Begin an attempt with a place on an engine; return where its outcome goes."""
         self.lease = lease
+        self.depths += (lease.depth,)
         outcome = self.outcome = AnswerOutcome()
         return outcome
 

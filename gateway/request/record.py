@@ -96,7 +96,9 @@ def record_of(
         speculation=sample.speculation if sample else None,
         speculation_source=sample.source if sample else None,
         image_bytes=progress.image_bytes,
+        depths=progress.depths,
         retried=progress.retried,
+        overhead=progress.overhead,
         why=_why(progress, error_code),
         trace_id=progress.trace.trace_id if progress.trace else None,
         pages=PageCounts(document.pages, document.failed, document.requests) if document else None,
@@ -124,7 +126,8 @@ def _write(record: RequestRecord, state: State, metrics: Metrics) -> None:
     if record.pages and record.pages.requests:
         return  # its pages' requests have been counted
     metrics.finished(record)
-    state.quotas.count_request(record.key, record.code, record.image_bytes)
+    if state.fleet.config.auth.keys_file:
+        state.quotas.count_request(record.key, record.code, record.image_bytes)
     if record.usage and record.code == 200:
         state.record_answer(record.route, record.usage.completion_tokens)
     if record.route:
