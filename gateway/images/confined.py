@@ -64,7 +64,7 @@ async def start(module: str, room: int) -> ConfinedProcess:
 
 
 def outlive_signals() -> None:
-    """Ignore signals to stop, which all processes of a service get: the gateway ends this one when it ends."""
+    """Ignore signals to stop, which all of a service's processes get: the gateway ends this one itself."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
 
