@@ -20,8 +20,8 @@ from gateway.errors import (
     RateLimited,
     Unavailable,
 )
+from gateway.images.fair_limiter import FairLimiter
 from gateway.images.fetch import refused
-from gateway.images.turns import Turns
 from gateway.model import Reason, SortDecision, SortFacts
 from gateway.policy.sort import evidence
 from gateway.policy.sort.prompts import KEY_VALUE
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gateway.images.fetch import ImageFetcher
-    from gateway.images.inspector import Vision
+    from gateway.images.inspector import ImageInspector
     from gateway.request.dispatch import Dispatcher
     from gateway.state.body_memory import MemoryClaim
     from gateway.state.fleet import Fleet
@@ -97,7 +97,7 @@ class Documents:
         state: State,
         dispatcher: Dispatcher,
         metrics: Metrics,
-        vision: Vision,
+        vision: ImageInspector,
         fetcher: ImageFetcher,
         at_once: int,
     ) -> None:
@@ -109,7 +109,7 @@ class Documents:
         self._fetcher = fetcher
         # A document may take half an hour, one whose key is over its rate as well: no client has all turns.
         self._at_once = at_once
-        self._turns = Turns(at_once, 0, spared=1)
+        self._turns = FairLimiter(at_once, 0, reserved=1)
 
     async def dispatch(self, call: Call, answer: Callable[[Reply], Awaitable[None]]) -> None:
         """Answer one request.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -154,14 +153,7 @@ class Renderer:
         return BadRequest(opened.refused, param="document", code=opened.code)
 
     async def _start(self) -> _Process:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            told, asked = await asyncio.open_unix_connection(sock=ours)
-            try:
-                return _Process(start("gateway.documents.render_process", theirs, self._room), told, asked)
-            except OSError:
-                asked.close()
-                raise
+        return _Process(*await start("gateway.documents.render_process", self._room))
 
     async def _died(self, where: str, error: BaseException) -> None:
         self._deaths += 1

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gateway.config import Config, Queue
-    from gateway.images.inspector import Vision
+    from gateway.images.inspector import ImageInspector
     from gateway.model import SortDecision, SortFacts
     from gateway.request.attempt import Reply
     from gateway.request.receive import Intake
@@ -152,7 +152,7 @@ class Dispatcher:
         state: State,
         client: EngineClient,
         metrics: Metrics,
-        vision: Vision,
+        vision: ImageInspector,
         intake: Intake,
         tracing: Tracing | None = None,
     ) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gateway.config import Limits
     from gateway.images.fetch import ImageFetcher
-    from gateway.images.inspector import Vision
+    from gateway.images.inspector import ImageInspector
     from gateway.model import Buffer
     from gateway.wire.image.headers import DataUrl
     from gateway.wire.image.remote_url import RemoteUrl
@@ -60,7 +60,7 @@ class Taken:
 class Intake:
     """Takes images in; holds no state of its own."""
 
-    def __init__(self, vision: Vision, fetcher: ImageFetcher) -> None:
+    def __init__(self, vision: ImageInspector, fetcher: ImageFetcher) -> None:
         self._vision = vision
         self._fetcher = fetcher
 

@@ -22,7 +22,7 @@ from gateway.documents.endpoint import Documents
 from gateway.engines.supervisor import Supervisor
 from gateway.errors import ConfigError
 from gateway.images.fetch import ImageFetcher
-from gateway.images.inspector import Vision
+from gateway.images.inspector import ImageInspector
 from gateway.policy.admit.memory_share import default_documents, default_limit
 from gateway.request.dispatch import Dispatcher
 from gateway.request.receive import Intake
@@ -170,7 +170,7 @@ class Gateway:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         fetcher = ImageFetcher(lambda: self.state.fleet.config.remote_images)
-        async with EngineClient() as client, fetcher, Vision() as vision:
+        async with EngineClient() as client, fetcher, ImageInspector() as vision:
             intake = Intake(vision, fetcher)
             dispatcher = Dispatcher(self.state, client, self._metrics, vision, intake, self._tracing)
             self._dispatcher = dispatcher

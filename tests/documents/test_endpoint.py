@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from gateway.images.turns import Turns
+    from gateway.images.fair_limiter import FairLimiter
     from tests.conftest import Running
 
 OCR = "/v1/ocr"
@@ -48,7 +48,7 @@ def unsorted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def guess(*_: Any, **__: Any) -> None:
         return None
 
-    monkeypatch.setattr("gateway.images.inspector.Vision.guess", guess)
+    monkeypatch.setattr("gateway.images.inspector.ImageInspector.guess", guess)
 
 
 def asked(data: bytes = TWO, **members: Any) -> dict[str, Any]:
@@ -500,7 +500,7 @@ async def test_one_clients_documents_leave_a_turn_to_others(tmp_path: Path) -> N
     async with guarded(tmp_path, documents={"dpi": 36, "at_once": 2}) as gateway:
         reader = gateway.engine.behave = Reader()
 
-        def turns() -> Turns:
+        def turns() -> FairLimiter:
             assert gateway.gateway._documents
             return gateway.gateway._documents._turns
 

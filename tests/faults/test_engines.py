@@ -74,8 +74,7 @@ async def test_a_fault_of_a_simulated_engine(kind: str, streams: bool) -> None:
     limit = (Limit.FIRST_EVENT if streams else Limit.TOTAL) if kind == "hang" else Limit.NONE
     async with simulated() as (proxy, url):
         fault = {"kind": kind, "factor": 2, "after_tokens": 5, "health": True}
-        async with proxy.http.post(f"{url}/faults", json=fault) as told:
-            assert told.status == 200
+        assert (await proxy.http.post(f"{url}/faults", json=fault)).status_code == 200
         if outcome.code == "no_engine":
             await until(lambda: not any(view.up for view in proxy.views()))
         check(await proxy.ask("Text Recognition:", streams=streams, limit=limit), outcome, proxy)

@@ -290,7 +290,7 @@ async def test_doubtful_images_of_one_request_share_its_patience(monkeypatch: py
     async def decode(self: object, data: bytes, until: float, **_: object) -> None:
         asked.append(until)
 
-    monkeypatch.setattr("gateway.images.inspector.Vision.decode", decode)
+    monkeypatch.setattr("gateway.images.inspector.ImageInspector.decode", decode)
     async with fleet(1) as gateway:
         mended = data_url(PAGE).replace("base64,", "base64, ")
         assert (await ask(gateway, with_images(*[mended] * 3))).status_code == 200
