@@ -27,6 +27,8 @@ class Waiter:
         pushed_out: it was woken to make room for a client with fewer requests; else its route is no more.
     """
 
+    __slots__ = "avoid", "client", "lease", "pushed_out", "route", "since", "wake"
+
     def __init__(
         self, route: str, avoid: str | None, client: str, since: float, wake: Callable[[], None]
     ) -> None:

@@ -15,9 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.checks.objects import Rendering
 from deploy.checks.series import check, dashboard, exported, filled, names, of_dashboards
 from gateway.config import parse
-from gateway.model import Engine, Reading, Speculation, Usage
+from gateway.model import Engine, Reading, Speculation, SpeculationFault, Usage
 from gateway.policy.account.acceptance import Sample, Source
 from gateway.state.fleet import Fleet
+from gateway.state.lease import Lease
 from gateway.state.store import State
 from gateway.telemetry.metrics import Metrics
 from tests.deploy.panels import QUERIES
@@ -108,6 +109,10 @@ async def test_what_a_gateway_exports_is_what_stands_on_its_page() -> None:
     metrics = Metrics(state)
     state.mark("e:1", up=True)
     state.record_reading("e:1", Reading(at=7.0, load=5, own=0, mismatch="another depth"))
+    lease = state.take("table")
+    assert isinstance(lease, Lease)
+    with lease:
+        lease.answer_complete(SpeculationFault.FORMAT, 1)
     metrics.shed("table", "full")
     metrics.reloaded(valid=True)
     metrics.reloaded(valid=False)
