@@ -158,7 +158,9 @@ def _respond(error: GatewayError, headers: Mapping[str, str] | None = None) -> R
 async def _http_error(request: Request, error: Exception) -> Response:
     """A path or method that does not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return _respond(unknown_endpoint(request.scope, status), error.headers if isinstance(error, HTTPException) else None)
+    return _respond(
+        unknown_endpoint(request.scope, status), error.headers if isinstance(error, HTTPException) else None
+    )
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

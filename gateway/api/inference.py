@@ -38,7 +38,9 @@ _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 class InferenceEndpoint:
     """An endpoint as plain ASGI, but for the body and the client's leaving: see RequestCycle."""
 
-    def __init__(self, path: str, state: State, dispatcher: Callable[[], Dispatcher | DocumentEndpoint]) -> None:
+    def __init__(
+        self, path: str, state: State, dispatcher: Callable[[], Dispatcher | DocumentEndpoint]
+    ) -> None:
         self._path = path
         self._state = state
         self._dispatcher = dispatcher

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.request.progress import DocumentProgress
     from gateway.state.body_memory import MemoryClaim
     from gateway.state.lease import Lease
-from gateway.state.store import State
+    from gateway.state.store import State
 
 _CHAT = "/v1/chat/completions"
 # It is tried so often where nobody could take it, or an engine failed; a limit of the key's delays only.

@@ -103,7 +103,9 @@ async def attempt(
         AttemptFailed: there is no such byte.
         GatewayError: there is none, and no engine is to blame.
     """
-    lease.request_sent(AnswerKind.WHOLE if not request.stream else AnswerKind.OPAQUE if request.merged else AnswerKind.STREAM)
+    lease.request_sent(
+        AnswerKind.WHOLE if not request.stream else AnswerKind.OPAQUE if request.merged else AnswerKind.STREAM
+    )
     before = request.held.size
     answer: EngineResponse | None = None
     with request.trace.attempt(lease.engine, request.path) if request.trace else _UNTRACED as span:

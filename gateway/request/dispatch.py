@@ -139,5 +139,7 @@ class Dispatcher:
                     state.record_failure(lease, failed.failure)
             left = deadline - now()
             elsewhere = state.choose(route, lease.engine.name).reason is not Fitness.DOWN
-            if not elsewhere or not state.retries.may_retry(failed.failure, attempts=attempts, seconds_left=left):
+            if not elsewhere or not state.retries.may_retry(
+                failed.failure, attempts=attempts, seconds_left=left
+            ):
                 raise failed.error

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from gateway.request.receive import ReceivedRequest
 
 
-async def sort(received: ReceivedRequest, rules: SortRules, vision: ImageInspector, client: str) -> SortDecision:
+async def sort(
+    received: ReceivedRequest, rules: SortRules, vision: ImageInspector, client: str
+) -> SortDecision:
     """Return a request's route; its first image is looked at only where nothing cheaper decides.
 
     Args:

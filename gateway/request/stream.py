@@ -41,7 +41,9 @@ class AnswerStream:
     was taken: time limits run from event to event.
     """
 
-    def __init__(self, answer: EngineResponse, lease: Lease, outcome: AnswerOutcome, request: EngineRequest) -> None:
+    def __init__(
+        self, answer: EngineResponse, lease: Lease, outcome: AnswerOutcome, request: EngineRequest
+    ) -> None:
         self._answer = answer
         self._lease = lease
         self._outcome = outcome

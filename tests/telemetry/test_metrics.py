@@ -15,8 +15,8 @@ from gateway.config import parse
 from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, SpeculationFault, Usage
 from gateway.policy.account.acceptance import Sample, Source
 from gateway.state.fleet import Fleet
-from gateway.state.ledger import AnswerKind
 from gateway.state.lease import Lease
+from gateway.state.ledger import AnswerKind
 from gateway.state.store import State
 from gateway.telemetry.metrics import Metrics, _Counter, _Histogram
 from tests.telemetry.records import record
