@@ -108,15 +108,24 @@ class State:
 
     # --- the fleet
 
-    def configure(self, fleet: Fleet, engines: Iterable[Engine], pending: Iterable[str] = ()) -> None:
+    def configure(
+        self,
+        fleet: Fleet,
+        engines: Iterable[Engine],
+        pending: Iterable[str] = (),
+        inflight_bytes: int | None = None,
+    ) -> None:
         """Take over a fleet: leases are kept, engines no longer listed get no more work and go when idle.
 
         Args:
             fleet: what is configured.
             engines: those known by now.
             pending: pools of which more may be known in a moment.
+            inflight_bytes: what requests may hold in memory where the configuration does not say; None for
+                as much as before.
         """
         self.fleet = fleet
+        self._inflight_bytes = inflight_bytes or self._inflight_bytes
         self._split.clear()
         self.retries.configure(fleet.config)
         self.memory.resize(fleet.config.limits.inflight_bytes or self._inflight_bytes)
@@ -180,13 +189,13 @@ class State:
 
     def pump(self) -> None:
         """Give free places to waiting requests, route by route in turn."""
+        now = self._clock()  # not later: a rest may end between its engine's being passed over and the alarm
         while turn := self.queues.take_next(self._free_engine):
             waiter, engine = turn
             waiter.lease = self._lease(engine, waiter.route, waiter.client)
             waiter.wake()
         if self._alarm:
             if self.queues:
-                now = self._clock()
                 self._alarm.set(self._roster.available_at(now), now)
             else:
                 self._alarm.clear()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from gateway.policy.choose.balance import Fitness
 from gateway.policy.fail.breaker import Outcome, Phase
 from gateway.policy.fail.retry import Failure
 from tests.state.world import CONFIG, DEEP, PLAIN, World
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class TestRefusals:
@@ -53,6 +50,25 @@ class TestRefusals:
         waiting[0].lease.record_outcome(Outcome.SUCCESS)  # type: ignore[union-attr]
         world.state.pump()
         assert all(waiter.lease for waiter in waiting)
+
+    @pytest.mark.parametrize("early_ms", range(0, 12, 2))
+    def test_a_rest_that_ends_while_an_engine_is_passed_over_leaves_nobody_waiting(
+        self, early_ms: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world = World(engines=[PLAIN])
+        world.state.record_failure(world.take(), Failure.BUSY)
+        world.timers.early_s = early_ms / 1000
+        waiter, _ = world.wait()
+        world.timers.early_s = 0
+
+        def clock() -> float:
+            world.now += 0.003
+            return world.now
+
+        monkeypatch.setattr(world.state, "_clock", clock)
+        monkeypatch.setattr(world.state._roster, "_clock", clock)
+        world.timers.run(200)
+        assert waiter.lease
 
     def test_what_a_refusing_engine_had_before_does_not_speak_for_it(self) -> None:
         world = World(engines=[PLAIN])

@@ -36,11 +36,9 @@ def test_what_was_measured_is_there_when_the_sweep_goes_on(tmp_path: Path) -> No
         file.add(window(1))
         file.add(window(10))
         assert read(tmp_path / "new").windows == (window(1), window(10))
-
     with SweepFile(tmp_path / "new") as file:
         results = file.open(changed(started="2026-02-02T00:00:00Z"))
         file.add(window(1, "mtp3"))
-
     assert results.setting == SETTING
     assert results.windows == (window(1), window(10))
     assert len(read(tmp_path / "new").windows) == 3
@@ -53,14 +51,12 @@ def test_wherever_a_kill_cut_the_file_off_the_sweep_goes_on_from_its_last_whole_
         file.open(SETTING)
         file.add(window(1))
     whole = (tmp_path / NAME).read_bytes()
-
     for length in {*range(0, len(whole), 9), len(whole) - 1, len(whole)}:
         (tmp_path / NAME).write_bytes(whole[:length])
         left = (window(1),) if length == len(whole) else ()
         with SweepFile(tmp_path) as file:
             assert file.open(SETTING) == Results(SETTING, left)
             file.add(window(10))
-
         assert read(tmp_path) == Results(SETTING, (*left, window(10)))
 
 
@@ -76,7 +72,6 @@ def test_a_full_disk_is_an_answer_and_costs_no_window_before(
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(ConfigError, match="No space left on device"):
             file.add(window(10))
-
     assert read(tmp_path).windows[0] == window(1)
 
 
@@ -93,10 +88,8 @@ def test_pools_routes_and_loads_may_come(tmp_path: Path) -> None:
         routes={"table": RequestShape("Table Recognition:", 3, True, 4096)},
         loads=(1, 32),
     )
-
     with SweepFile(tmp_path) as file:
         setting = file.open(later).setting
-
     assert list(setting.pools) == ["plain", "mtp3", "mtp1"]
     assert setting.pools["plain"].engines == 2
     assert list(setting.routes) == ["text", "table"]
@@ -141,10 +134,8 @@ def test_what_cannot_stand_side_by_side_is_refused(tmp_path: Path, now: Setting,
     with SweepFile(tmp_path) as file:
         file.open(SETTING)
     before = (tmp_path / NAME).read_bytes()
-
     with SweepFile(tmp_path) as file, pytest.raises(ConfigError) as refused:
         file.open(now)
-
     assert said in refused.value.problems[0]
     assert "another --out" in refused.value.problems[0]
     assert (tmp_path / NAME).read_bytes() == before
@@ -171,10 +162,8 @@ def test_two_sweeps_do_not_write_to_one_file(tmp_path: Path) -> None:
 def test_what_is_no_sweep_is_said_to_be_none(tmp_path: Path, content: bytes | None, said: str) -> None:
     if content is not None:
         (tmp_path / NAME).write_bytes(content)
-
     with pytest.raises(ConfigError) as refused:
         read(tmp_path)
-
     assert said in refused.value.problems[0]
     if content:
         with SweepFile(tmp_path) as file, pytest.raises(ConfigError):
