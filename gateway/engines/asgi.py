@@ -97,10 +97,10 @@ def vllm_app(
 
 
 class _Completions:
-    """An endpoint that completions are asked of.
+    """An endpoint that reads a body and answers it while its client stays connected.
 
-    An object that is called with ASGI's own arguments: a function would get a request, which does not tell
-    that the client leaves.
+    An object, to which Starlette passes ASGI's own arguments; a function would get a request, which does not
+    tell that the client leaves.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -118,9 +118,9 @@ def _not_served(_: Request, error: Any) -> Response:
 
 
 class _Draining(uvicorn.Server):
-    """Between the signal and the end it goes on listening, as vLLM does, for as long as `drain` takes.
+    """Goes on listening between the signal and the end, as vLLM does, for as long as `drain` takes.
 
-    Whoever presses Ctrl-C again does not want to wait for that.
+    A second Ctrl-C ends it at once.
     """
 
     def __init__(self, config: uvicorn.Config, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gateway.engines.embedded.lines import Box, reading_order, rows
 from gateway.engines.embedded.pairs import Piece, fill, find_pairs
 from gateway.engines.embedded.pictures import decode
-from gateway.engines.embedded.table_grid import Grid, Read, Row, grid, html_row, markdown_row, records
+from gateway.engines.embedded.table_grid import CellText, Grid, Row, grid, html_row, markdown_row, records
 from gateway.engines.embedded.text_forms import form_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _table_lines(reader: Reader, page: TextPage, table: Grid, stopped: Callable[
         row = []
         for cell in cells:
             texts = _read(reader, page, cell.boxes, stopped)
-            row.append(Read(cell.column, cell.colspan, " ".join(text for text in texts if text)))
+            row.append(CellText(cell.column, cell.colspan, " ".join(text for text in texts if text)))
         if stopped():
             return
         if any(cell.text for cell in row):

@@ -1,4 +1,4 @@
-"""The embedded engine's HTTP server: a vLLM to whoever asks, with OCR on the CPU behind it."""
+"""The embedded engine's HTTP server: vLLM's dialect, with OCR on the CPU behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated engine's HTTP server: a vLLM to whoever asks, with a clock model behind it."""
+"""The simulated engine's HTTP server: vLLM's dialect, with a clock model behind it."""
 
 from __future__ import annotations
 
