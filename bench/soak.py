@@ -39,7 +39,7 @@ from bench.faults import FAULTS
 from bench.serving import free_port, serving
 from bench.trend import Slope, slope
 from bench.watch import Sample, Watch
-from gateway.server.app import background
+from gateway.server.background import background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,10 +16,10 @@ from gateway.config import parse as parse_config
 from gateway.config.api_keys import MIN_KEY_LENGTH, parse_keys
 from gateway.errors import BadImage, BadRequest, ConfigError, EngineFailed
 from gateway.model import Speculation
-from gateway.wire import openai, responses, sse
+from gateway.wire import mistral, openai, responses, sse
 from gateway.wire.http import request_head, trace_context
 from gateway.wire.image import headers, pixels, remote_url, structure
-from gateway.wire.mistral import ocr, page_tables
+from gateway.wire.mistral import page_tables
 from gateway.wire.vllm import bench_results, engine
 
 if TYPE_CHECKING:
@@ -233,19 +233,19 @@ def _structure(data: bytes) -> None:
 
 
 def _document(data: bytes) -> None:
-    _ocr(ocr.parse_json, data)
+    _ocr(mistral.parse_json, data)
 
 
 def _form(data: bytes) -> None:
-    _ocr(lambda body: ocr.parse_form(body, "multipart/form-data; boundary=x"), data)
+    _ocr(lambda body: mistral.parse_form(body, "multipart/form-data; boundary=x"), data)
 
 
-def _ocr(parse: Callable[[bytes], ocr.OcrRequest], data: bytes) -> None:
+def _ocr(parse: Callable[[bytes], mistral.DocumentRequest], data: bytes) -> None:
     try:
         request = parse(data)
         with contextlib.suppress(BadRequest):
-            ocr.kind_of(request.data or b"", request.param)
-        pages = ocr.chosen(request.pages, 100, 10)
+            mistral.kind_of(request.data or b"", request.param)
+        pages = mistral.chosen_pages(request.pages, 100, 10)
     except BadRequest as error:
         _check(len(error.message) < 1000, "a refusal is short")
         _check(json.loads(openai.error_body(error))["error"]["message"], "a refusal has a message")

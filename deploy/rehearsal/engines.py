@@ -11,50 +11,27 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import random
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
-import uvloop
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.rehearsal import common
-from deploy.rehearsal.clients import Clients, Tally
-from deploy.rehearsal.common import (
-    CLIENTS,
-    CONFIG_MAP,
-    FILE,
-    GATEWAY,
-    KEY,
-    OVERLAY,
-    PROPAGATION_S,
-    TOKENS,
-    admin_url,
-    conclude,
-    placed,
-    say,
-)
+from deploy.rehearsal.common import FILE, GATEWAY, PROPAGATION_S, admin_url, depth_of, simulated_engine
 from deploy.rehearsal.names import publish
-from deploy.rehearsal.pods import (
-    Ended,
-    Endpoints,
-    Lifecycle,
-    Pod,
-    find,
-    free_port,
-    mount,
-    rendered,
-)
+from deploy.rehearsal.pods import Endpoints, Lifecycle, Pod, find, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from deploy.rehearsal.clients import Clients
 
 REPLICAS = 2
 # Long answers outlast an engine's preStop, at the 30 to 40 tokens/s that a request then has.
@@ -70,31 +47,20 @@ LOSS, BROKEN = "an engine is killed without notice", "an error event"
 _START_S = 120
 # An engine of the first pool gets so many of a rehearsal's requests before the last pool gets any.
 _SHARES = 8
-# `ocr-gateway simulated-engine` without the imports of the other commands, which are most of its start.
-_ENGINE = """
-import json, sys
-from gateway.engines.simulated import simulated_server, step_model
-simulated_server.main(step_model.Fit.builtin("h100-9b"), **json.loads(sys.argv[1]))
-"""
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is rehearsed.
+class EnginesOptions(common.Options):
+    """What is rehearsed; `pace` also multiplies polling.resolve_s, but neither grace nor --shutdown-timeout.
+
+    Only a machine that is too slow would need these two.
 
     Attributes:
-        clients: how many ask at once.
-        pace: all times of the manifests, of the cluster, and of polling.resolve_s are multiplied by this; but
-            not grace and --shutdown-timeout, which only a machine that is too slow would need.
         pre_stop: seconds of preStop in place of the manifest's, before `pace`.
-        abrupt: engines are killed instead of terminated: requests are lost, and the rehearsal says so.
         phases: the numbers of those that are played; all where there are none.
     """
 
-    clients: int = CLIENTS
-    pace: float = 1.0
     pre_stop: float | None = None
-    abrupt: bool = False
     phases: Sequence[int] = ()
 
 
@@ -114,40 +80,40 @@ class Phase:
 
 
 @dataclass
-class Report:
+class EnginesReport(common.Report):
     """What came of a rehearsal.
 
     Attributes:
         phases: one after the other.
-        tally: the clients'.
-        ended: how each engine that was terminated ended, by name and address.
         served: answers, by pool.
     """
 
     phases: list[Phase] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
-    ended: list[tuple[str, Ended]] = field(default_factory=list)
     served: dict[str, float] = field(default_factory=dict)
 
     def faults(self) -> list[str]:
         """Return what was not as it should be."""
         found = [f"{phase.lost} requests failed while {phase.what}" for phase in self.phases if phase.lost]
         found += [f"pool {pool} has served nobody" for pool, count in self.served.items() if not count]
-        return found + [f"{name} {ended.fault}" for name, ended in self.ended if ended.fault]
+        return found + super().faults()
 
 
 class Addresses:
-    """Gives out addresses of the loopback interface, none twice; all engines have one port."""
+    """Gives out addresses of the loopback interface, none twice; all engines have one port.
+
+    The addresses begin at a random place, so that rehearsals at the same time do not meet.
+    """
 
     def __init__(self) -> None:
         """Start with the first."""
         self.port = free_port()
-        self._numbers = itertools.count(2)
+        self._block = random.SystemRandom().randrange(1, 255)
+        self._numbers = itertools.count()
 
     def next(self) -> str:
         """Return a new address."""
         number = next(self._numbers)
-        return f"127.0.{1 + number // 250}.{1 + number % 250}"
+        return f"127.{self._block}.{1 + number // 250}.{1 + number % 250}"
 
 
 class Pool:
@@ -157,10 +123,10 @@ class Pool:
         self,
         name: str,
         stateful_set: Mapping[str, Any],
-        options: Options,
+        options: EnginesOptions,
         addresses: Addresses,
-        told: Callable[[frozenset[str]], None],
-        ended: Callable[[str, Ended], None],
+        publish: Callable[[frozenset[str]], None],
+        end: Callable[[Pod], Awaitable[None]],
     ) -> None:
         """Read the manifest.
 
@@ -169,13 +135,13 @@ class Pool:
             stateful_set: its manifest.
             options: what is rehearsed.
             addresses: gives its pods theirs.
-            told: hears of the Service's addresses as DNS comes to know them.
-            ended: hears how a pod ended.
+            publish: called with the Service's addresses as DNS comes to know them.
+            end: terminates a pod.
         """
         self.name = name
         self._pace = options.pace
         self._addresses = addresses
-        self._ended = ended
+        self._end = end
         lifecycle = Lifecycle.of(stateful_set, options.pace)
         lifecycle = replace(lifecycle, grace_s=Lifecycle.of(stateful_set).grace_s)
         if options.pre_stop is not None:
@@ -184,7 +150,7 @@ class Pool:
         self._flags = _flags(stateful_set["spec"]["template"]["spec"]["containers"][0]["args"])
         self._endpoints = Endpoints(
             PROPAGATION_S * options.pace,
-            lambda urls: told(frozenset(urlsplit(url).hostname or "" for url in urls)),
+            lambda urls: publish(frozenset(urlsplit(url).hostname or "" for url in urls)),
         )
         self._pods: list[Pod] = []
 
@@ -218,9 +184,6 @@ class Pool:
         """Kill every pod."""
         await asyncio.gather(*(pod.kill() for pod in self._pods))
 
-    async def _end(self, pod: Pod) -> None:
-        self._ended(pod.name, await pod.terminate())
-
     async def _replace(self, ordinal: int, address: str) -> None:
         self._pods[ordinal] = self._pod(ordinal, address, LOADING_S)
         await self._ready(self._pods[ordinal])
@@ -230,30 +193,22 @@ class Pool:
         await pod.wait_ready(_START_S + LOADING_S * self._pace)
 
     def _pod(self, ordinal: int, address: str, loading_s: float) -> Pod:
-        speculative = {"speculative_config": json.loads(self._flags.get("speculative-config", "{}"))}
-        options = {
-            "host": address,
-            "port": self._addresses.port,
-            "depth": _depth(speculative),
-            "model": self._flags["served-model-name"],
-            "shutdown_timeout": float(self._flags["shutdown-timeout"]),
-            "seed": ordinal,
-        }
-        engine = [sys.executable, "-c", _ENGINE, json.dumps(options)]
-        command = ["sh", "-c", 'sleep "$0"; exec "$@"', str(self._pace * loading_s), *engine]
-        url = f"http://{address}:{self._addresses.port}"
+        port = self._addresses.port
+        engine = simulated_engine(
+            host=address,
+            port=port,
+            depth=depth_of({"speculative_config": json.loads(self._flags.get("speculative-config", "{}"))}),
+            model=self._flags["served-model-name"],
+            shutdown_timeout=float(self._flags["shutdown-timeout"]),
+            seed=ordinal,
+        )
         return Pod(
             f"{self.name}-{ordinal} at {address}",
-            command,
-            url,
+            ["sh", "-c", 'sleep "$0"; exec "$@"', str(self._pace * loading_s), *engine],
+            f"http://{address}:{port}",
             self._lifecycle,
             lambda pod, ready: self._endpoints.set(pod.url, ready),
         )
-
-
-def _depth(pool: Mapping[str, Any]) -> int:
-    """The draft tokens of a pool in routes.yaml."""
-    return int(pool.get("speculative_config", {}).get("num_speculative_tokens", 0))
 
 
 def _flags(arguments: Sequence[str]) -> dict[str, str]:
@@ -265,64 +220,42 @@ def _flags(arguments: Sequence[str]) -> dict[str, str]:
     }
 
 
-class Rehearsal:
+class EnginesRehearsal(common.Rehearsal[EnginesOptions, EnginesReport]):
     """A gateway, its pools, their names, and clients."""
 
-    def __init__(self, options: Options, folder: Path, say: Callable[[str], None]) -> None:
-        """Read the overlay.
-
-        Args:
-            options: what is rehearsed.
-            folder: where the ConfigMap is mounted.
-            say: hears of progress.
-        """
-        objects = rendered(OVERLAY)
-        self._options = options
-        self._folder = folder
-        self._say = say
-        self._lifecycle = Lifecycle.of(find(objects, "Deployment", GATEWAY), options.pace)
-        self._map = dict(find(objects, "ConfigMap", CONFIG_MAP)["data"])
-        self._routes = placed(yaml.safe_load(self._map[FILE]), folder)
-        self._routes["polling"]["resolve_s"] *= options.pace
+    def __init__(self, options: EnginesOptions, folder: Path, say: common.Say) -> None:
+        """Prepare as every rehearsal does."""
+        super().__init__(options, EnginesReport(options), folder, say)
+        self.routes = self.placed()
+        self.routes["polling"]["resolve_s"] *= options.pace
         # So that all pools have work: by the overlay's own schedule so few clients would leave some idle.
-        first, *_, last = (_depth(pool) for pool in self._routes["pools"].values())
+        first, *_, last = (depth_of(pool) for pool in self.routes["pools"].values())
         share = max(1, options.clients // _SHARES)
-        for route in self._routes["routes"].values():
+        for route in self.routes["routes"].values():
             route["schedule"] = [[1, share, first], [share + 1, 4096, last]]
         self._addresses = Addresses()
         self._known: dict[str, frozenset[str]] = {}
-        self._pools = {name: self._pool(name, objects) for name in self._routes["pools"]}
-        self.report = Report()
+        self._records = folder / "names.json"
+        self._pools = {name: self._pool(pool) for name, pool in self.routes["pools"].items()}
 
-    async def run(self) -> Report:
-        """Rehearse, and return what came of it.
+    async def run(self) -> None:
+        """Rehearse.
 
         Raises:
             PodError: an engine or the gateway did not start.
         """
-        options = self._options
         gateway = self._gateway()
         try:
             await asyncio.gather(*(pool.scale(REPLICAS, loading_s=0) for pool in self._pools.values()))
-            await asyncio.sleep(PROPAGATION_S * options.pace)
+            await asyncio.sleep(PROPAGATION_S * self.options.pace)
             await gateway.start()
             await gateway.wait_ready(_START_S)
-            clients = Clients(
-                gateway.url,
-                self._routes["model"],
-                options.clients,
-                key=KEY,
-                tokens=TOKENS,
-                long_tokens=max(2 * TOKENS, round(LONG_TOKENS * options.pace)),
-                pace=1.0,  # no gateway stops here
-            )
-            self.report.tally = clients.tally
-            async with clients:
+            # The clients' own pace is as in a cluster: no gateway stops here.
+            async with self.clients(gateway.url, LONG_TOKENS, 1.0) as clients:
                 await self._play(clients)
-            self.report.served = {pool: await _served(admin_url(self._routes), pool) for pool in self._pools}
+            self.report.served = {pool: await _served(admin_url(self.routes), pool) for pool in self._pools}
         finally:
             await asyncio.gather(gateway.kill(), *(pool.kill() for pool in self._pools.values()))
-        return self.report
 
     async def _play(self, clients: Clients) -> None:
         first, *_, last = self._pools.values()
@@ -337,55 +270,43 @@ class Rehearsal:
             ("the pool is scaled up again", lambda: last.scale(REPLICAS)),
             (LOSS, lambda: last.lose(0)),
         ]
-        await clients.answered(self._options.clients)
+        await clients.answered(self.options.clients)
         for number, (what, play) in enumerate(phases, 1):
-            if self._options.phases and number not in self._options.phases:
+            if self.options.phases and number not in self.options.phases:
                 continue
             phase = Phase(what)
             self.report.phases.append(phase)
             answered, failed, began = clients.tally.answered, len(clients.tally.failures), time.monotonic()
             await play()
-            await clients.answered(self._options.clients)
+            await clients.answered(self.options.clients)
             phase.took_s = time.monotonic() - began
             phase.answered = clients.tally.answered - answered
             phase.failures.update(failure.reason for failure in clients.tally.failures[failed:])
-            self._say(
+            self.say(
                 f"while {what}: {phase.answered} requests answered, {phase.lost} failed, "
                 f"{phase.failures.total() - phase.lost} streams broken, in {phase.took_s:.0f} s"
             )
 
-    def _pool(self, name: str, objects: list[dict[str, Any]]) -> Pool:
+    def _pool(self, pool: dict[str, Any]) -> Pool:
         """The StatefulSet behind a pool of routes.yaml, by the host that its one entry names."""
-        pool = self._routes["pools"][name]
         (entry,) = pool["engines"]
         host = urlsplit(entry.removeprefix("dns+")).hostname or ""
         pool["engines"] = [f"dns+http://{host}:{self._addresses.port}"]
-        manifest = find(objects, "StatefulSet", host)
-        return Pool(
-            host, manifest, self._options, self._addresses, lambda found: self._tell(host, found), self._note
-        )
 
-    def _tell(self, host: str, addresses: frozenset[str]) -> None:
-        self._known[host] = addresses
-        publish(self._records, self._known)
-        self._say(f"DNS: {host} has {', '.join(sorted(addresses)) or 'no address'}")
+        def known(addresses: frozenset[str]) -> None:
+            self._known[host] = addresses
+            publish(self._records, self._known)
+            self.say(f"DNS: {host} has {', '.join(sorted(addresses)) or 'no address'}")
 
-    def _note(self, name: str, ended: Ended) -> None:
-        self.report.ended.append((name, ended))
-        self._say(f"{name} {ended}")
-
-    @property
-    def _records(self) -> Path:
-        return self._folder / "names.json"
+        manifest = find(self.objects, "StatefulSet", host)
+        return Pool(host, manifest, self.options, self._addresses, known, self.end)
 
     def _gateway(self) -> Pod:
-        mounted = self._folder / "routes"
-        mount(mounted, {**self._map, FILE: yaml.safe_dump(self._routes)})
-        port = free_port()
-        cache_s = str(CACHE_S * self._options.pace)
+        mounted, port = self.mount("routes", self.routes), free_port()
+        cache_s = str(CACHE_S * self.options.pace)
         command = [sys.executable, "-m", "deploy.rehearsal.names", str(self._records), cache_s, "serve"]
         command += [f"--config={mounted / FILE}", "--host=127.0.0.1", f"--port={port}"]
-        return Pod(GATEWAY, command, f"http://127.0.0.1:{port}", self._lifecycle, lambda *_: None)
+        return Pod(GATEWAY, command, f"http://127.0.0.1:{port}", self.lifecycle, lambda *_: None)
 
 
 async def _served(url: str, pool: str) -> float:
@@ -400,28 +321,13 @@ async def _served(url: str, pool: str) -> float:
     )
 
 
-async def rehearse(options: Options, say: Callable[[str], None]) -> Report:
-    """Rehearse in a temporary folder.
-
-    Raises:
-        PodError: as Rehearsal's.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        return await Rehearsal(options, Path(folder), say).run()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rehearse and print; return 0 where nothing was lost and every engine ended well."""
     parser = common.parser("engines", __doc__)
     parser.add_argument(
         "--pre-stop", type=float, metavar="S", help="in place of the manifest's, before --pace"
     )
-    parser.add_argument("--abrupt", action="store_true", help="kill engines, to see that losses are seen")
     parser.add_argument(
         "--phases", type=int, nargs="*", default=(), metavar="N", help="play only these, 1 to 5"
     )
-    options = Options(**vars(parser.parse_args(arguments)))
-    say(f"{options.clients} clients, pace {options.pace:g}; simulated engines")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        report = runner.run(rehearse(options, say))
-    return conclude(report.tally, report.faults())
+    return common.play(EnginesRehearsal, EnginesOptions(**vars(parser.parse_args(arguments))))

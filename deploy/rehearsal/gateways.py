@@ -11,48 +11,20 @@ import contextlib
 import copy
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import uvloop
-import yaml
 
 from deploy.rehearsal import common
 from deploy.rehearsal.balancer import MODES, Balancer, Mode
-from deploy.rehearsal.clients import Clients, Tally
-from deploy.rehearsal.common import (
-    CLIENTS,
-    CONFIG_MAP,
-    FILE,
-    GATEWAY,
-    KEY,
-    OVERLAY,
-    PROPAGATION_S,
-    TOKENS,
-    admin_url,
-    conclude,
-    placed,
-    say,
-)
-from deploy.rehearsal.pods import (
-    ROOT,
-    Ended,
-    Endpoints,
-    Lifecycle,
-    Pod,
-    PodError,
-    find,
-    free_port,
-    mount,
-    rendered,
-)
+from deploy.rehearsal.common import GATEWAY, PROPAGATION_S, admin_url, depth_of, simulated_engine
+from deploy.rehearsal.pods import ROOT, Endpoints, Pod, PodError, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from pathlib import Path
 
 # Long answers outlast preStop and linger together, at the 30 to 40 tokens/s that a request then has.
 LONG_TOKENS = 1200
@@ -64,133 +36,96 @@ _LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is rehearsed.
+class GatewaysOptions(common.Options):
+    """What is rehearsed; `pace` also multiplies linger_s and drain_s, `abrupt` changes no configuration.
 
     Attributes:
-        clients: how many ask at once.
         replicas: how many gateways there are.
-        pace: all times of the manifests and of server.linger_s and drain_s, multiplied by this.
         mode: what the balancer balances.
-        abrupt: gateways are killed instead of terminated: requests are lost, and the rehearsal says so. The
-            configuration stays as it is.
     """
 
-    clients: int = CLIENTS
     replicas: int = 2
-    pace: float = 1.0
     mode: Mode = "connections"
-    abrupt: bool = False
 
 
 @dataclass
-class Report:
+class GatewaysReport(common.Report):
     """What came of a rehearsal.
 
     Attributes:
-        tally: the clients'.
-        ended: how each gateway that was replaced ended, by name.
         reloads: gateways that took the ConfigMap's change over, and refused its invalid one.
-        took_s: seconds from the first request to the last.
     """
 
-    tally: Tally = field(default_factory=Tally)
-    ended: dict[str, Ended] = field(default_factory=dict)
+    options: GatewaysOptions
     reloads: int = 0
-    took_s: float = 0.0
 
-    def faults(self, options: Options) -> list[str]:
+    def faults(self) -> list[str]:
         """Return what was not as it should be."""
+        replicas = self.options.replicas
         found = [f"{number} requests failed: {reason}" for reason, number in self.tally.reasons.items()]
-        if len(self.ended) != options.replicas:
-            found.append(f"{len(self.ended)} of {options.replicas} gateways were replaced")
-        if self.reloads != options.replicas and not options.abrupt:
-            found.append(f"{self.reloads} of {options.replicas} gateways took the ConfigMap's change over")
-        return found + [f"{name} {ended.fault}" for name, ended in self.ended.items() if ended.fault]
+        if len(self.ended) != replicas:
+            found.append(f"{len(self.ended)} of {replicas} gateways were replaced")
+        if self.reloads != replicas and not self.options.abrupt:
+            found.append(f"{self.reloads} of {replicas} gateways took the ConfigMap's change over")
+        return found + super().faults()
 
 
-class Rehearsal:
+class GatewaysRehearsal(common.Rehearsal[GatewaysOptions, GatewaysReport]):
     """A Deployment of gateways with its Service and ConfigMap."""
 
-    def __init__(self, options: Options, folder: Path, say: Callable[[str], None]) -> None:
-        """Read the overlay.
-
-        Args:
-            options: what is rehearsed.
-            folder: where ConfigMaps are mounted.
-            say: hears of progress.
+    def __init__(self, options: GatewaysOptions, folder: Path, say: common.Say) -> None:
+        """Prepare as every rehearsal does.
 
         Raises:
-            PodError: its strategy is not the one that is rehearsed.
+            PodError: the Deployment's strategy is not the one that is rehearsed.
         """
-        objects = rendered(OVERLAY)
-        self._options = options
-        self._folder = folder
-        self._say = say
-        self._deployment = find(objects, "Deployment", GATEWAY)
-        rolling = self._deployment["spec"]["strategy"]["rollingUpdate"]
+        super().__init__(options, GatewaysReport(options), folder, say)
+        rolling = self.deployment["spec"]["strategy"]["rollingUpdate"]
         if (rolling["maxSurge"], rolling["maxUnavailable"]) != (1, 0):
             raise PodError(f"maxSurge 1 and maxUnavailable 0 are rehearsed, not {rolling}")
-        lifecycle = Lifecycle.of(self._deployment, options.pace)
-        self._lifecycle = lifecycle.without_warning() if options.abrupt else lifecycle
-        self._map = dict(find(objects, "ConfigMap", CONFIG_MAP)["data"])
-        self._routes = yaml.safe_load(self._map[FILE])
+        if options.abrupt:
+            self.lifecycle = self.lifecycle.without_warning()
         for limit in ("linger_s", "drain_s"):
-            self._routes["server"][limit] *= options.pace
-        for route in self._routes["routes"].values():
+            self.routes["server"][limit] *= options.pace
+        for route in self.routes["routes"].values():
             route.setdefault("timeouts", {})["connect_s"] = _CONNECT_S
+        self._container: Mapping[str, Any] = self.deployment["spec"]["template"]["spec"]["containers"][0]
         self._pods: list[Pod] = []
         self._placed: dict[str, dict[str, Any]] = {}
-        self._started = 0
-        self._endpoints = Endpoints(PROPAGATION_S * options.pace, lambda _: None)
-        self.report = Report()
+        self._endpoints = Endpoints(0, lambda _: None)
 
-    async def run(self) -> Report:
-        """Rehearse, and return what came of it.
+    async def run(self) -> None:
+        """Rehearse.
 
         Raises:
             PodError: a gateway did not start, or did not take a ConfigMap's change over.
         """
-        options = self._options
+        options = self.options
         with self._engines():
             async with Balancer(options.mode) as balancer:
                 self._endpoints = Endpoints(PROPAGATION_S * options.pace, balancer.set)
                 async with self._gateways():
                     await asyncio.sleep(PROPAGATION_S * options.pace)
-                    clients = Clients(
-                        balancer.url,
-                        self._routes["model"],
-                        options.clients,
-                        key=KEY,
-                        tokens=TOKENS,
-                        long_tokens=max(2 * TOKENS, round(LONG_TOKENS * options.pace)),
-                        pace=options.pace,
-                    )
-                    self.report.tally = clients.tally
-                    began = time.monotonic()
-                    async with clients:
+                    async with self.clients(balancer.url, LONG_TOKENS, options.pace) as clients:
                         await clients.answered(options.clients)
                         if not options.abrupt:
                             await self._change_config()
                             await clients.answered(options.clients)
                         await self._update()
                         await clients.answered(options.clients)
-                    self.report.took_s = time.monotonic() - began
-        return self.report
 
     @contextlib.contextmanager
     def _engines(self) -> Iterator[None]:
         """Run simulated engines, one a pool and another in the last, and have the configuration name them."""
         processes: list[subprocess.Popen[bytes]] = []
-        pools = list(self._routes["pools"].values())
+        pools = list(self.routes["pools"].values())
         for pool in pools:
-            depth = pool.get("speculative_config", {}).get("num_speculative_tokens", 0)
             ports = [free_port() for _ in range(2 if pool is pools[-1] else 1)]
             pool["engines"] = [f"dns+http://localhost:{port}" for port in ports]
             for port in ports:
-                flags = {"port": port, "depth": depth, "seed": len(processes), "model": self._routes["model"]}
-                command = [sys.executable, "-m", "gateway.cli", "simulated-engine"]
-                command += [f"--{name}={value}" for name, value in flags.items()]
+                command = simulated_engine(
+                    port=port, depth=depth_of(pool), seed=len(processes), model=self.routes["model"]
+                )
                 processes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL))  # noqa: S603
         try:
             yield
@@ -203,28 +138,28 @@ class Rehearsal:
     async def _gateways(self) -> AsyncIterator[None]:
         """Run the first gateways; in the end, end every one that runs."""
         try:
-            pods = [await self._start() for _ in range(self._options.replicas)]
+            pods = [await self._start() for _ in range(self.options.replicas)]
             await asyncio.gather(*(pod.wait_ready(_START_S) for pod in pods))
             yield
         finally:
             await asyncio.gather(*(pod.kill() for pod in self._pods))
 
     async def _start(self) -> Pod:
-        self._started += 1
-        name = f"{GATEWAY}-{self._started}"
-        self._placed[name] = placed(self._routes, self._folder)
-        self._mount(name, self._routes)
-        port = free_port()
+        """Start a gateway with the container's own arguments, but for its folder and its address."""
+        name, port = f"{GATEWAY}-{len(self._pods) + 1}", free_port()
+        self._placed[name] = self.placed()
+        mounted = self._place(name, self.routes)
+        (path,) = (
+            mount["mountPath"] for mount in self._container["volumeMounts"] if mount["name"] == "routes"
+        )
+        arguments = [argument.replace(path, str(mounted)) for argument in self._container["args"]]
         pod = Pod(
             name,
-            self._command(self._folder / name, port),
+            [sys.executable, "-m", "gateway.cli", *arguments, "--host=127.0.0.1", f"--port={port}"],
             f"http://127.0.0.1:{port}",
-            self._lifecycle,
+            self.lifecycle,
             self._readiness,
-            {
-                variable["name"]: variable.get("value", "rehearsal")
-                for variable in self._container.get("env", ())
-            },
+            {one["name"]: one.get("value", "rehearsal") for one in self._container.get("env", ())},
         )
         self._pods.append(pod)
         await pod.start()
@@ -233,42 +168,30 @@ class Rehearsal:
     def _readiness(self, pod: Pod, ready: bool) -> None:
         self._endpoints.set(pod.url, ready)
         if not ready and not pod.terminating:
-            self._say(f"{pod.name} does not answer its readiness probe")
+            self.say(f"{pod.name} does not answer its readiness probe")
 
-    @property
-    def _container(self) -> Mapping[str, Any]:
-        container: Mapping[str, Any] = self._deployment["spec"]["template"]["spec"]["containers"][0]
-        return container
-
-    def _command(self, mounted: Path, port: int) -> list[str]:
-        """The container's command on this machine: its own arguments, with another folder and address."""
-        (path,) = [
-            mount["mountPath"] for mount in self._container["volumeMounts"] if mount["name"] == "routes"
-        ]
-        arguments = [argument.replace(path, str(mounted)) for argument in self._container["args"]]
-        return [sys.executable, "-m", "gateway.cli", *arguments, "--host=127.0.0.1", f"--port={port}"]
-
-    def _mount(self, name: str, routes: Mapping[str, Any]) -> None:
+    def _place(self, name: str, routes: Mapping[str, Any]) -> Path:
+        """Mount a gateway's ConfigMap with its own keys and ports; return its folder."""
         own = {key: self._placed[name][key] for key in ("auth", "server")}
-        mount(self._folder / name, {**self._map, FILE: yaml.safe_dump({**routes, **own})})
+        return self.mount(name, {**routes, **own})
 
     async def _change_config(self) -> None:
         """Bring a change, an invalid one and a valid one to each gateway in turn, as kubelets would."""
-        changed = copy.deepcopy(self._routes)
+        changed = copy.deepcopy(self.routes)
         *_, pool = changed["pools"].values()
         gone = pool["engines"].pop().rpartition(":")[2]
         invalid = {**changed, "routes": {"text": {"pools": ["no such pool"]}}}
         for pod in self._pods:
-            self._mount(pod.name, changed)
+            self._place(pod.name, changed)
             await self._until(pod, "ocr_gateway_config_reloads_total 1.0")
             await self._until(pod, f'ocr_gateway_engine_up{{engine="127.0.0.1:{gone}"', absent=True)
-            self._mount(pod.name, invalid)
+            self._place(pod.name, invalid)
             await self._until(pod, "ocr_gateway_config_reload_failures_total 1.0")
-            self._mount(pod.name, changed)
+            self._place(pod.name, changed)
             await self._until(pod, "ocr_gateway_config_reloads_total 2.0")
             self.report.reloads += 1
-            self._say(f"{pod.name} took the ConfigMap's change over, and refused an invalid one")
-        self._routes = changed
+            self.say(f"{pod.name} took the ConfigMap's change over, and refused an invalid one")
+        self.routes = changed
 
     async def _until(self, pod: Pod, series: str, *, absent: bool = False) -> None:
         """Wait until a gateway's metrics show something, or do not any more."""
@@ -292,38 +215,18 @@ class Rehearsal:
             began = time.monotonic()
             new = await self._start()
             await new.wait_ready(_START_S)
-            self._say(f"{new.name} is ready after {time.monotonic() - began:.1f} s")
-            await asyncio.sleep(self._lifecycle.min_ready_s)
-            self._say(f"{old.name} terminates")
-            ending.append(asyncio.create_task(self._end(old)))
+            self.say(f"{new.name} is ready after {time.monotonic() - began:.1f} s")
+            await asyncio.sleep(self.lifecycle.min_ready_s)
+            self.say(f"{old.name} terminates")
+            ending.append(asyncio.create_task(self.end(old)))
         await asyncio.gather(*ending)
-
-    async def _end(self, pod: Pod) -> None:
-        ended = self.report.ended[pod.name] = await pod.terminate()
-        self._say(f"{pod.name} {ended}")
-
-
-async def rehearse(options: Options, say: Callable[[str], None]) -> Report:
-    """Rehearse in a temporary folder.
-
-    Raises:
-        PodError: as Rehearsal's.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        return await Rehearsal(options, Path(folder), say).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rehearse and print; return 0 where nothing was lost and every gateway ended well."""
     parser = common.parser("gateway", __doc__)
-    parser.add_argument("--replicas", type=int, default=Options.replicas, help="gateways; default: 2")
+    parser.add_argument("--replicas", type=int, default=GatewaysOptions.replicas, help="gateways; default: 2")
     parser.add_argument(
-        "--mode", choices=MODES, default=Options.mode, help="what is balanced; default: connections"
+        "--mode", choices=MODES, default=GatewaysOptions.mode, help="what is balanced; default: connections"
     )
-    parser.add_argument("--abrupt", action="store_true", help="kill gateways, to see that losses are seen")
-    options = Options(**vars(parser.parse_args(arguments)))
-    say(f"{options.clients} clients, {options.replicas} gateways, pace {options.pace:g}; simulated engines")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        report = runner.run(rehearse(options, say))
-    say(f"it took {report.took_s:.0f} s")
-    return conclude(report.tally, report.faults(options))
+    return common.play(GatewaysRehearsal, GatewaysOptions(**vars(parser.parse_args(arguments))))

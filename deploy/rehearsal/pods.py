@@ -6,19 +6,15 @@ What is read of a workload is its rendered manifest, so that a rehearsal plays w
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import yaml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,24 +26,6 @@ _PROBE_TIMEOUT_S = 60
 
 class PodError(Exception):
     """A pod did not do what a rehearsal takes for granted, such as become ready."""
-
-
-@functools.cache
-def _rendered(overlay: Path) -> tuple[dict[str, Any], ...]:
-    beside = Path(sys.executable).with_name("kubectl")
-    kubectl = str(beside) if beside.exists() else shutil.which("kubectl") or "kubectl"
-    command = [kubectl, "kustomize", str(overlay)]
-    page = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
-    return tuple(yaml.safe_load_all(page))
-
-
-def rendered(overlay: Path) -> list[dict[str, Any]]:
-    """Return an overlay's objects as `kubectl kustomize` renders them.
-
-    Raises:
-        subprocess.CalledProcessError: it does not render.
-    """
-    return list(_rendered(overlay.resolve()))
 
 
 def find(objects: Iterable[Mapping[str, Any]], kind: str, name: str) -> Mapping[str, Any]:

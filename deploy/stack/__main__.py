@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 from deploy.stack import load, services
-from deploy.stack.services import GATEWAY, GRAFANA, url
-from gateway.tools.demo.processes import PROMETHEUS, ServiceFailed, interrupted_by_signals
+from deploy.stack.services import GRAFANA, url
+from gateway.tools.demo.processes import GATEWAY, PROMETHEUS, ServiceFailed, interrupted_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from gateway.tools.demo.processes import (
+    GATEWAY,
     HOST,
     PROMETHEUS,
     Processes,
     Service,
     ServiceFailed,
+    gateway,
     is_free,
     prometheus,
+    simulated_engine,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ ENGINES = {
 }
 # It is made to fail now and then; its pool's other engine and the plain one take its work.
 TROUBLED = "ENGINE_MTP3_B"
-GATEWAY, GRAFANA, LOAD = "gateway", "Grafana", "load"
+GRAFANA, LOAD = "Grafana", "load"
 PORTS = {
     GATEWAY: 8000,
     PROMETHEUS: 9090,
@@ -81,31 +84,23 @@ def url(ports: Mapping[str, int], name: str) -> str:
     return f"http://{HOST}:{ports[name]}"
 
 
-def engine_arguments(name: str) -> list[str]:
+def engine_options(name: str) -> dict[str, object]:
     """Return how an engine is started, but for its address."""
-    depth, tells = ENGINES[name]
-    return [
-        "simulated-engine",
-        f"--depth={depth}",
-        f"--model={MODEL}",
-        f"--model-file={FIT}",
-        f"--seed={list(ENGINES).index(name)}",
-        f"--per-request-spec-decode-metrics={tells}",
-    ]
+    depth, metrics = ENGINES[name]
+    return {
+        "depth": depth,
+        "model": MODEL,
+        "model_file": FIT,
+        "seed": list(ENGINES).index(name),
+        "per_request_spec_decode_metrics": metrics,
+    }
 
 
 def serving(ports: Mapping[str, int]) -> list[Service]:
     """Return the simulated engines and the gateway in front of them."""
-    python = [sys.executable, "-m", "gateway.cli"]
-    engines = [
-        Service(
-            name, [*python, *engine_arguments(name), f"--port={ports[name]}"], url(ports, name) + "/health"
-        )
-        for name in ENGINES
-    ]
-    command = [*python, "serve", f"--config={HERE / 'routes.yaml'}", f"--port={ports[GATEWAY]}"]
+    engines = [simulated_engine(name, ports[name], **engine_options(name)) for name in ENGINES]
     addresses = {name: f"{HOST}:{ports[name]}" for name in ENGINES}
-    return [*engines, Service(GATEWAY, command, url(ports, GATEWAY) + "/ready", addresses)]
+    return [*engines, gateway(HERE / "routes.yaml", ports[GATEWAY], addresses)]
 
 
 def watching(ports: Mapping[str, int], folder: Path, *, scrape_s: int) -> list[Service]:

@@ -15,10 +15,9 @@ from starlette.routing import Route
 import gateway
 from gateway.api import pages
 from gateway.api.auth import unknown_endpoint
-from gateway.api.request_cycle import internal_error
 from gateway.api.status import report
-from gateway.errors import GatewayError, UnknownModel
-from gateway.request.dispatch import alias_of
+from gateway.errors import GatewayError, InternalError, UnknownModel
+from gateway.request.receive import alias_of
 from gateway.wire import openai
 
 if TYPE_CHECKING:
@@ -159,14 +158,14 @@ def _respond(error: GatewayError, headers: Mapping[str, str] | None = None) -> R
 async def _http_error(request: Request, error: Exception) -> Response:
     """A path or method that does not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    refusal = unknown_endpoint(request.scope)
-    refusal.status = status
-    return _respond(refusal, error.headers if isinstance(error, HTTPException) else None)
+    return _respond(
+        unknown_endpoint(request.scope, status), error.headers if isinstance(error, HTTPException) else None
+    )
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """A fault of the gateway's own; the log has its trace, the client does not."""
-    return _respond(internal_error())
+    return _respond(InternalError())
 
 
 def _document() -> dict[str, Any]:

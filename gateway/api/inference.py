@@ -7,9 +7,9 @@ import logging
 import re
 from typing import TYPE_CHECKING
 
-from gateway.api.request_cycle import CYCLE, internal_error, too_large
-from gateway.errors import ClientLeft, GatewayError, UnsupportedMediaType
-from gateway.request.dispatch import Call
+from gateway.api.request_cycle import CYCLE, too_large
+from gateway.errors import ClientLeft, GatewayError, InternalError, UnsupportedMediaType
+from gateway.request.progress import IncomingRequest, RequestProgress
 from gateway.wire import openai
 from gateway.wire.http import trace_context
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from gateway.api.request_cycle import RequestCycle
-    from gateway.documents.endpoint import Documents
-    from gateway.request.attempt import Reply
+    from gateway.documents.endpoint import DocumentEndpoint
+    from gateway.request.attempt import GatewayResponse
     from gateway.request.dispatch import Dispatcher
     from gateway.state.body_memory import MemoryClaim
     from gateway.state.store import State
@@ -38,7 +38,9 @@ _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 class InferenceEndpoint:
     """An endpoint as plain ASGI, but for the body and the client's leaving: see RequestCycle."""
 
-    def __init__(self, path: str, state: State, dispatcher: Callable[[], Dispatcher | Documents]) -> None:
+    def __init__(
+        self, path: str, state: State, dispatcher: Callable[[], Dispatcher | DocumentEndpoint]
+    ) -> None:
         self._path = path
         self._state = state
         self._dispatcher = dispatcher
@@ -50,28 +52,31 @@ class InferenceEndpoint:
         exchange = _Exchange(cycle, headers, self._state)
         key = scope["state"].get("key", "")
         route = headers.get(b"x-ocr-route")
-        call = Call(
+        incoming = IncomingRequest(
             path=self._path,
             request_id=scope["state"]["request_id"],
             read=exchange.read,
             route_header=None if route is None else route.decode("latin-1"),
             content_type=headers.get(b"content-type", b"").decode("latin-1"),
-            kept=scope["client"] in self._state.requests.kept,
+            may_come_late=scope["client"] in self._state.requests.kept,
             context=trace_context.read(scope["headers"]) if b"traceparent" in headers else {},
             key=key,
             client=key or (scope["client"][0] if scope["client"] else ""),
         )
         scope["headers"].clear()  # a request may last for minutes, and its headers be large
         del headers
+        progress = RequestProgress(incoming)
         try:
-            await self._dispatcher().dispatch(call, lambda reply: exchange.answer(reply, call.headers()))
+            await self._dispatcher().dispatch(
+                progress, lambda response: exchange.answer(response, progress.headers())
+            )
         except GatewayError as error:
-            await exchange.refuse(error, call.headers())
+            await exchange.refuse(error, progress.headers())
         except ClientLeft:
             pass
         except Exception:
             log.exception("a request failed unexpectedly")
-            await exchange.refuse(internal_error(), call.headers())
+            await exchange.refuse(InternalError(), progress.headers())
         except asyncio.CancelledError:
             if not exchange.client_left:
                 raise
@@ -123,24 +128,24 @@ class _Exchange:
         self._cycle.on_left = leave
         return body
 
-    async def answer(self, reply: Reply, headers: Mapping[str, str]) -> None:
-        """Send a reply as it comes.
+    async def answer(self, response: GatewayResponse, headers: Mapping[str, str]) -> None:
+        """Send a response as it comes.
 
         Raises:
             ClientLeft: the client stopped reading; it must not hold an engine's place for ever.
         """
-        headers = {"content-type": reply.content_type, **headers}
-        if reply.retry_after:
-            headers["retry-after"] = reply.retry_after
-        body = reply.body
+        headers = {"content-type": response.content_type, **headers}
+        if response.retry_after:
+            headers["retry-after"] = response.retry_after
+        body = response.body
         whole = body if isinstance(body, bytes) else None
         headers |= _STREAM_HEADERS if whole is None else {"content-length": str(len(whole))}
-        self._start(reply.status, headers)
+        self._start(response.status, headers)
         if whole is not None and len(whole) <= _BUFFERED_BYTES:
             await self._end(whole)
             return
         try:
-            async with asyncio.timeout_at(reply.deadline + 1):
+            async with asyncio.timeout_at(response.deadline + 1):
                 if isinstance(body, bytes):
                     await self._cycle.write(body)
                 else:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from gateway.errors import BodyTooLarge, ClientLeft, GatewayError
+from gateway.errors import BodyTooLarge, ClientLeft, GatewayError, InternalError
 from gateway.wire.http import response_head
 from gateway.wire.http.phases import COMPLETE, INCOMPLETE, REQUEST, UNANSWERED, RequestEvent, RequestPhase
 from gateway.wire.http.response_head import Framing
@@ -142,7 +142,7 @@ class RequestCycle:
             self._scope["extensions"].clear()
             self._keep = self.on_left = None
             if self.phase in UNANSWERED:
-                error = internal_error()
+                error = InternalError()
                 body = error_body(error)
                 self.start(error.status, error_headers(error, body), close=True)
                 self._put(body, last=True)
@@ -294,8 +294,3 @@ def too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(
         f"the body is over the limit of {limit:,} bytes (limits.body_bytes)", code="body_too_large"
     )
-
-
-def internal_error() -> GatewayError:
-    """Return what a client is told of a fault of the gateway's own; the log has its trace."""
-    return GatewayError("the gateway failed unexpectedly; its log says how", code="internal_error")

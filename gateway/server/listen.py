@@ -15,7 +15,9 @@ import uvicorn
 from gateway.api.connection import ClientConnection
 from gateway.api.connection_registry import ConnectionRegistry
 from gateway.policy.admit.connection_limits import capacity, files_needed
-from gateway.server.app import Gateway, report_failure
+from gateway.server.app import Gateway
+from gateway.server.background import report_failure
+from gateway.server.drain import drain
 from gateway.server.machine import keep_memory, return_memory
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class GatewayServer(uvicorn.Server):
         self._admin_port = None if first is None else first + worker
         self._stopping: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._checked: Config | None = None
         self.server_state = ConnectionRegistry(lambda: gateway.state.fleet.config.limits, self.capacity)
 
     def capacity(self) -> int:
@@ -86,6 +89,7 @@ class GatewayServer(uvicorn.Server):
         """Look after the connections."""
         if counter % _LOOK_TICKS == 0:
             self.server_state.check()
+            self._check_open_files()
         if counter % _RETURN_TICKS == 0:
             return_memory()
         return await super().on_tick(counter)
@@ -108,7 +112,7 @@ class GatewayServer(uvicorn.Server):
 
     async def _drain(self, linger: bool) -> None:
         try:
-            await self._gateway.drain(self.server_state, linger=linger)
+            await drain(self._gateway.state, self.server_state, linger=linger)
         finally:
             self.should_exit = True
 
@@ -130,7 +134,11 @@ class GatewayServer(uvicorn.Server):
         return sum(pools[engine.pool].max_load for engine in state.engines() if engine.pool in pools)
 
     def _check_open_files(self) -> None:
+        """Warn where a configuration may come to need more files than the process may open."""
         config, files = self._gateway.state.fleet.config, _open_files()
+        if config is self._checked:
+            return
+        self._checked = config
         waiting = sum(route.queue.max_waiting for route in config.routes.values())
         needed = files_needed(config.limits.connections, self._places(), waiting)
         if files < needed:

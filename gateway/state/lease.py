@@ -76,7 +76,6 @@ class Lease:
         record: EngineRecord,
         route: str,
         client: str,
-        *,
         keeper: LeaseKeeper,
         places: ClientPlaces,
         clock: Callable[[], float],
@@ -150,6 +149,8 @@ class Lease:
         self.sample = of_answer(
             speculation, completion_tokens=completion_tokens, steps=steps, depth=self._step_depth
         )
+        if self.sample and self.sample.source is Source.REQUEST:
+            return
         if fault := fault_of(speculation, completion_tokens):
             self.record.reject_speculation(fault)
         if not isinstance(speculation, Speculation) and are_merged(

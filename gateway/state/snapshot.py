@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.model import Decision, Speculation, SpeculationFault
+    from gateway.model import RequestRecord, Speculation, SpeculationFault
     from gateway.policy.account.acceptance import Recent, Source
     from gateway.policy.choose.balance import EngineView, Fitness
     from gateway.policy.choose.split import SplitPlan
@@ -123,4 +123,4 @@ class Snapshot:
     retry_budget: float
     draining: bool
     split: SplitPlan | None
-    recent: tuple[Decision, ...]
+    recent: tuple[RequestRecord, ...]

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from gateway.config import load
-from gateway.server import app, listen, workers
+from gateway.server import embedded_process, listen, worker_parent
 from gateway.state.fleet import Fleet
 from gateway.telemetry import logs
 from gateway.tools.output import counted
@@ -28,11 +28,11 @@ def serve(options: argparse.Namespace) -> int:
     """
     logs.configure(options.log_format, options.log_level)
     config = load(options.config, workers=options.workers)
-    app.require_embedded(config)
+    embedded_process.require_embedded(config)
     _log_who_may_use_it(config, options.host, options.port)
     if options.workers > 1:
         log_as = options.log_format, options.log_level
-        return workers.serve(config, options.config, options.host, options.port, log_as)
+        return worker_parent.serve(config, options.config, options.host, options.port, log_as)
     listen.serve(config, options.config, options.host, options.port)
     return 0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gateway.config import load
 from gateway.errors import GatewayError
-from gateway.images.worker import layout_model, look
+from gateway.images.worker import guess_layout, layout_model
 from gateway.model import SortFacts
 from gateway.policy.sort import evidence
 from gateway.state.fleet import sort_rules
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
             headers.inspect(data, max_pixels=config.limits.image_pixels)
             decision = evidence.sort(SortFacts(prompt=options.prompt, has_image=True), rules)
             if decision is None:
-                decision = evidence.sort_by_layout(look(data, model), rules)
+                decision = evidence.sort_by_layout(guess_layout(data, model), rules)
         except (GatewayError, OSError) as error:
             failed = True
             print(f"{path}: {error}", file=sys.stderr)

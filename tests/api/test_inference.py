@@ -105,7 +105,7 @@ async def test_a_fault_of_our_own_is_a_500_without_details(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a detail")
 
-    monkeypatch.setattr("gateway.request.dispatch.openai.parse_request", broken)
+    monkeypatch.setattr("gateway.request.receive.openai.parse_request", broken)
     reply = await running.http.post(CHAT, json=chat())
     assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
     assert len(reply.headers["x-request-id"]) == 32
@@ -120,7 +120,7 @@ async def test_a_fault_after_an_answer_was_begun_breaks_it_off(
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("gateway.request.attempt._Events.__anext__", broken)
+    monkeypatch.setattr("gateway.request.stream.AnswerStream.__anext__", broken)
     with pytest.raises(httpx.RemoteProtocolError):
         await running.http.post(CHAT, json=chat(stream=True))
     assert await running.metric("ocr_gateway_in_flight", route="text") == 0

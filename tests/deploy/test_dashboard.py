@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,12 +14,13 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from bench.serving import ROOT
 from deploy.grafana import dashboard
 from tests.deploy.panels import DASHBOARD, FILE, NAME, PANELS, QUERIES, VARIABLES, Query, filled, query
+from tests.deploy.rule_files import RECORDS, needs_promtool, promtool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-RULES = ROOT / "deploy/prometheus/rules.yaml"
+EXPORTED = set(re.findall(r"`(ocr_gateway_\w+)`", (ROOT / "docs/http-api.md").read_text()))
 PROVISIONING = ROOT / "deploy/grafana/provisioning"
 BUILT_IN = {"__rate_interval", "__range"}
 each_panel = pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
@@ -72,12 +71,8 @@ def test_a_query_uses_variables_there_are_and_is_narrowed_to_the_model(one: Quer
 
 @each_query
 def test_a_query_asks_for_metrics_and_rules_there_are(one: Query) -> None:
-    recorded = {
-        rule["record"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
-    }
-    exported = set(re.findall(r"`(ocr_gateway_\w+)`", (ROOT / "docs/http-api.md").read_text()))
     for name in NAME.findall(one.expr):
-        assert name in recorded or name in exported or name.removesuffix("_bucket") in exported, name
+        assert {name, name.removesuffix("_bucket")} & (RECORDS.keys() | EXPORTED), name
 
 
 @each_query
@@ -129,13 +124,10 @@ def check(folder: Path, given: Sequence[dict[str, str]], expected: dict[Query, d
     path = folder / "queries.yaml"
     case = {"interval": "15s", "input_series": list(given), "promql_expr_test": tests}
     path.write_text(yaml.safe_dump({"evaluation_interval": "15s", "tests": [case]}))
-    done = subprocess.run(
-        ["promtool", "test", "rules", str(path)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool("test", "rules", path)
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@needs_promtool
 class TestTwoGateways:
     """Two gateways of one model in the middle of a rollout; another model's gateway beside them."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
-import shutil
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,11 +14,11 @@ from bench.serving import ROOT
 from deploy.checks.render import render
 from deploy.grafana import dashboard
 from deploy.prometheus import operator
+from tests.deploy.rule_files import FOLDER, GROUPS, needs_promtool, promtool, read
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROMETHEUS = ROOT / "deploy/prometheus"
 # kubectl keeps what it applied in an annotation; all annotations of an object together may have so much.
 ANNOTATIONS_BYTES = 262_144
 # What the operator adds to a target's series beside job and instance.
@@ -36,12 +35,7 @@ def test_the_operator_gets_the_very_rules_and_alerts(objects: dict[str, Any]) ->
     assert operator.FILE.read_text() == operator.build(), (
         "python -m deploy.prometheus.operator writes it anew"
     )
-    groups = [
-        group
-        for name in ("rules.yaml", "alerts.yaml")
-        for group in yaml.safe_load((PROMETHEUS / name).read_text())["groups"]
-    ]
-    assert objects["PrometheusRule"]["spec"]["groups"] == groups
+    assert objects["PrometheusRule"]["spec"]["groups"] == GROUPS
 
 
 def test_grafanas_sidecar_finds_the_very_dashboard(objects: dict[str, Any]) -> None:
@@ -76,14 +70,14 @@ def test_every_replica_is_scraped_by_itself_often_enough_for_the_rules(objects: 
     assert relabelling == {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"}
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@needs_promtool
 def test_alerts_on_a_replica_name_its_pod(tmp_path: Path) -> None:
     """What rules do to replicas scraped under their addresses, they do to pods."""
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(yaml.safe_load(operator.build())["spec"]))
     cases = [
         case
         for name in ("gateways", "requests")
-        for case in yaml.safe_load((PROMETHEUS / "tests" / f"{name}.yaml").read_text())["tests"]
+        for case in copy.deepcopy(read(FOLDER / "tests" / f"{name}.yaml"))["tests"]
         if any({"instance", "job"} <= labels.keys() for labels in _expected(case))
     ]
     assert len(cases) > 1
@@ -94,14 +88,7 @@ def test_alerts_on_a_replica_name_its_pod(tmp_path: Path) -> None:
             labels |= {**OF_A_POD, "pod": labels["instance"]} if "instance" in labels else {}
     tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": cases}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
-    done = subprocess.run(
-        ["promtool", "test", "rules", str(tmp_path / "tests.yaml")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool("test", "rules", tmp_path / "tests.yaml")
 
 
 def _expected(case: dict[str, Any]) -> list[dict[str, str]]:

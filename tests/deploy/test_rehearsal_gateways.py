@@ -14,10 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
+from deploy.checks.render import render
 from deploy.rehearsal import __main__ as command
 from deploy.rehearsal.balancer import MODES, Balancer, Mode
-from deploy.rehearsal.common import GATEWAY, OVERLAY
-from deploy.rehearsal.gateways import Options, Report, rehearse
+from deploy.rehearsal.common import GATEWAY, OVERLAY, rehearse
+from deploy.rehearsal.gateways import GatewaysOptions, GatewaysRehearsal, GatewaysReport
 from deploy.rehearsal.pods import (
     ROOT,
     Ended,
@@ -28,7 +29,6 @@ from deploy.rehearsal.pods import (
     find,
     free_port,
     mount,
-    rendered,
 )
 from tests.support import FakeEngine, chat, served, until
 
@@ -68,34 +68,35 @@ WORKLOAD: dict[str, Any] = {
 }
 
 
-async def rehearsed(**options: Any) -> tuple[Report, list[str]]:
-    chosen = Options(pace=0.1, **options)
-    report = await rehearse(chosen, print)  # pytest shows it where a test fails
+async def rehearsed(**options: Any) -> tuple[GatewaysReport, list[str]]:
+    report = await rehearse(
+        GatewaysRehearsal, GatewaysOptions(pace=0.1, **options), print
+    )  # pytest shows it where a test fails
     for failure in report.tally.failures:
         print(failure)
-    return report, report.faults(chosen)
+    return report, report.faults()
 
 
 @pytest.mark.timeout(900)
 async def test_an_update_of_gateways_and_of_their_configuration_loses_no_request() -> None:
-    report, faults = await rehearsed(clients=64)
+    report, faults = await rehearsed()
     assert faults == []
     assert len(report.ended) == report.reloads == 2
-    assert all(ended.status == 0 and not ended.killed for ended in report.ended.values())
+    assert all(ended.status == 0 and not ended.killed for _, ended in report.ended)
     assert 0 < report.tally.streamed < report.tally.answered
 
 
 @pytest.mark.timeout(900)
 async def test_losses_are_found_where_gateways_end_without_warning() -> None:
-    report, faults = await rehearsed(clients=16, replicas=1, abrupt=True)
+    report, faults = await rehearsed(replicas=1, abrupt=True)
     assert report.tally.failures
     assert any("requests failed" in fault for fault in faults)
     assert any("was killed" in fault for fault in faults)
 
 
 def test_a_rehearsal_tells_whatever_went_wrong() -> None:
-    report = Report(ended={"one": Ended(1, False, 3.0)}, reloads=1)
-    assert report.faults(Options()) == [
+    report = GatewaysReport(GatewaysOptions(), ended=[("one", Ended(1, False, 3.0))], reloads=1)
+    assert report.faults() == [
         "1 of 2 gateways were replaced",
         "1 of 2 gateways took the ConfigMap's change over",
         "one ended with exit status 1",
@@ -123,11 +124,11 @@ class TestPods:
         read = Lifecycle.of(WORKLOAD, 0.5)
         assert (read.ready_path, read.ready_period_s, read.pre_stop_s) == ("/ready", 1, 7.5)
         assert (read.grace_s, read.min_ready_s, read.ready_failures) == (20, 5, 3)
-        gateway = Lifecycle.of(find(rendered(OVERLAY), "Deployment", GATEWAY))
+        gateway = Lifecycle.of(find(render(OVERLAY), "Deployment", GATEWAY))
         assert gateway.ready_path == "/ready"
         assert gateway.pre_stop_s > 0
         with pytest.raises(KeyError):
-            find(rendered(OVERLAY), "Deployment", "another")
+            find(render(OVERLAY), "Deployment", "another")
 
     async def test_one_leaves_the_endpoints_before_it_is_told_to_end(self, told: list[bool]) -> None:
         pod = self.pod(told, replace(Lifecycle.of(WORKLOAD, 0.01), grace_s=60))

@@ -5,56 +5,41 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from bench.serving import ROOT
+from tests.deploy.rule_files import (
+    ALERTS,
+    FILES,
+    FOLDER,
+    RECORDS,
+    RULES,
+    TESTS,
+    cases,
+    needs_promtool,
+    promtool,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-FOLDER = ROOT / "deploy/prometheus"
-FILES = [FOLDER / "rules.yaml", FOLDER / "alerts.yaml"]
-TESTS = sorted((FOLDER / "tests").glob("*.yaml"))
 RUNBOOK = (ROOT / "docs/alerts.md").read_text()
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _METRIC = re.compile(r"\bocr_gateway_\w+")
 _RECORDED = re.compile(r"\bocr_gateway:[\w:]+")
 
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
-
-def rules(kind: str) -> dict[str, dict[str, Any]]:
-    """The rules by name; `kind` is `record` or `alert`."""
-    groups = [group for path in FILES for group in yaml.safe_load(path.read_text())["groups"]]
-    found = [rule for group in groups for rule in group["rules"] if kind in rule]
-    by_name = {rule[kind]: rule for rule in found}
-    assert len(by_name) == len(found)
-    return by_name
-
-
-RECORDS, ALERTS = rules("record"), rules("alert")
-
-
-def cases(kind: str) -> Iterator[dict[str, Any]]:
-    """All cases of promtool's tests; `kind` is `promql_expr_test` or `alert_rule_test`."""
-    for path in TESTS:
-        for test in yaml.safe_load(path.read_text())["tests"]:
-            yield from test.get(kind, [])
+def test_no_name_is_given_twice() -> None:
+    assert len(RECORDS) + len(ALERTS) == len(RULES)
 
 
 def queries() -> list[str]:
     """The queries of the runbook, one a line."""
     blocks = (text for language, text in _BLOCK.findall(RUNBOOK) if language == "promql")
     return [line for text in blocks for line in text.splitlines()]
-
-
-def promtool(*arguments: str | Path) -> None:
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_promtool

@@ -27,8 +27,9 @@ from deploy.stack import load, services
 from gateway.cli import parser
 from gateway.config import load as load_config
 from gateway.engines.simulated.step_model import Fit, throughput
-from gateway.tools.demo.processes import PROMETHEUS, ServiceFailed
+from gateway.tools.demo.processes import GATEWAY, PROMETHEUS, ServiceFailed, simulated_engine
 from tests.deploy.panels import NAME, QUERIES, VARIABLES, Query, filled
+from tests.deploy.rule_files import FILES, RECORDS, RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 LONG_S = 90
 STACK = ROOT / "deploy/stack"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
-RULE_FILES = [ROOT / "deploy/prometheus" / name for name in ("rules.yaml", "alerts.yaml")]
 
 # The queries of components/keda, which kustomize puts the model into.
 SCALED_BY = [
@@ -139,15 +139,8 @@ class TestLive:
             ), str(one)
 
     def test_every_metric_of_the_dashboard_and_the_rules_exists(self, prometheus: Prometheus) -> None:
-        rules = [
-            rule
-            for path in RULE_FILES
-            for group in yaml.safe_load(path.read_text())["groups"]
-            for rule in group["rules"]
-        ]
-        wanted = set(NAME.findall(" ".join(one.expr for one in QUERIES)))
-        wanted |= set(NAME.findall(" ".join(rule["expr"] for rule in rules)))
-        wanted |= {rule["record"] for rule in rules if "record" in rule}
+        asked = [*(one.expr for one in QUERIES), *(rule["expr"] for rule in RULES)]
+        wanted = set(NAME.findall(" ".join(asked))) | RECORDS.keys()
 
         def missing() -> set[str]:
             return wanted - set(prometheus.get("label/__name__/values"))
@@ -221,7 +214,7 @@ def test_without_prometheus_it_serves_says_what_is_missing_and_ends_at_ctrl_c() 
             lines.append(line)
             if "Ctrl-C" in line:
                 break
-        with urllib.request.urlopen(services.url(ports, services.GATEWAY) + "/ready", timeout=30) as page:
+        with urllib.request.urlopen(services.url(ports, GATEWAY) + "/ready", timeout=30) as page:
             assert json.load(page)["status"] == "ready"
         process.send_signal(signal.SIGINT)
         assert process.wait(LONG_S) == 0
@@ -298,10 +291,9 @@ class TestCompose:
         for name in services.ENGINES:
             service = COMPOSE[name.lower().replace("_", "-")]
             options = vars(parser().parse_args(service["command"]))
-            mine = vars(
-                parser().parse_args([*services.engine_arguments(name), "--host=0.0.0.0", "--port=8000"])
-            )
-            assert options == mine
+            mine = simulated_engine(name, 8000, **services.engine_options(name)).command
+            own = mine[mine.index("simulated-engine") :]
+            assert options == vars(parser().parse_args([*own, "--host=0.0.0.0"]))
         gateway = parser().parse_args(COMPOSE["gateway"]["command"])
         assert str(gateway.config) == "/etc/ocr-gateway/routes.yaml"
         loaded = load.parser().parse_args(COMPOSE["load"]["command"])
@@ -320,7 +312,7 @@ class TestCompose:
         inside = {volume.split(":")[1] for volume in COMPOSE["prometheus"]["volumes"]}
         config = yaml.safe_load((STACK / "prometheus.yml").read_text())
         assert {str(Path(path).parent) for path in config["rule_files"]} <= inside
-        assert [Path(path).name for path in config["rule_files"]] == [path.name for path in RULE_FILES]
+        assert [Path(path).name for path in config["rule_files"]] == [path.name for path in FILES]
         assert config["scrape_configs"][0]["static_configs"] == [{"targets": ["gateway:8000"]}]
         asked = set(re.findall(r"\$\{(\w+)\}", provisioned()))
         assert asked <= COMPOSE["grafana"]["environment"].keys()

@@ -441,13 +441,14 @@ def _fail_where_asked(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None
     dispatcher = gateway._running_dispatcher()
     sort = dispatcher._sort
 
-    async def fails(call: Any, facts: Any, *rest: Any) -> str:
+    async def fails(progress: Any, received: Any, *rest: Any) -> str:
+        facts = received.facts
         if "please fail" in (facts.prompt or ""):
             try:
                 raise KeyError(facts.prompt)
             except KeyError as error:
                 raise ValueError(SECRETS["fault"], facts) from error
-        return await sort(call, facts, *rest)
+        return await sort(progress, received, *rest)
 
     monkeypatch.setattr(dispatcher, "_sort", fails)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import resource
 import signal
@@ -16,7 +17,7 @@ from bench.serving import ROOT, free_port, serve
 from gateway.config import parse
 from gateway.server.app import Gateway
 from gateway.server.listen import GatewayServer, allow_many_connections
-from tests.support import FakeEngine, answer, chat, served, until
+from tests.support import FakeEngine, answer, chat, served, serving, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +106,31 @@ async def test_too_few_open_files_are_told_at_start(
     server.should_exit = True
     await server._serve()
     assert ("raise the limit of open files" in caplog.text) is told
+
+
+async def test_too_few_open_files_are_told_after_a_reload_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2000, 2000))
+    gateway = Gateway(parse(ONE, "f", ROOT, {}))
+    async with serving(gateway):
+        assert "raise the limit of open files" not in caplog.text
+        await gateway.reload(parse(f"{ONE}limits: {{connections: 5000}}", "f", ROOT, {}))
+        await until(lambda: "raise the limit of open files" in caplog.text)
+
+
+def test_of_uvicorn_only_public_names_are_used() -> None:
+    """Others change with any version of it, and pyproject.toml allows many."""
+    names = set()
+    for path in (ROOT / "gateway").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("uvicorn"):
+                names.add(node.module)
+            elif isinstance(node, ast.Import):
+                names |= {one.name for one in node.names if one.name.startswith("uvicorn.")}
+            elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "uvicorn":
+                names.add(node.attr)
+    assert names == {"Config", "Server"}
 
 
 def test_without_a_limit_of_open_files_there_is_one_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gateway.config import Config, load
 from gateway.errors import ConfigError
 from gateway.server import reload
-from gateway.server.app import background
+from gateway.server.background import background
 from gateway.server.reload import Reloader
 from tests.support import until
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -18,11 +18,14 @@ from gateway.policy.fail.retry import Failure
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
 from gateway.state.ledger import AnswerKind
+from tests.conftest import fleet
 from tests.state.world import ALL, CONFIG, DEEP, PLAIN, World
+from tests.support import chat, completion
 
 if TYPE_CHECKING:
     from gateway.model import ToldSpeculation
     from gateway.state.queues import Waiter
+    from tests.support import FakeEngine, _Sender
 
 
 def streamed(world: World, *, chunks: int = 50, told: ToldSpeculation = None) -> Lease:
@@ -262,7 +265,8 @@ def test_whatever_ends_a_request_nothing_is_left_in_flight(
     snapshot = state.snapshot()
     assert {(status.view.ours, sum(status.view.own)) for status in snapshot.engines} == {(0, 0)}
     assert {(route.in_flight, route.waiting) for route in snapshot.routes.values()} == {(0, 0)}
-    assert not any(record.leases or record.ledger._running.total() for record in state._roster.records())
+    records = state._roster.records.values()
+    assert not any(record.leases or record.ledger._running.total() for record in records)
     assert not any(queue.fair._places.total() for queue in state.queues._queues.values())
 
 
@@ -321,3 +325,25 @@ class TestRejectedFigures:
         )
         streamed(world, chunks=10, told=SpeculationFault.FORMAT)
         assert world.status("d0:80").merges_chunks
+
+    async def test_clients_answers_show_it(self) -> None:
+        figures = {
+            "acceptance_histogram": [1, 1],
+            "num_spec_steps": 3,
+            "num_accepted_draft_tokens": 1,
+            "num_draft_tokens": 3,
+        }
+
+        async def tells(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> None:
+            await send.json({**completion("x"), "metrics": {"speculative_decoding": figures}})
+
+        async with fleet(1) as served_fleet:
+            served_fleet.engines[0].behave = tells
+            for _ in range(2):
+                reply = await served_fleet.http.post("/v1/chat/completions", json=chat())
+                assert reply.status_code == 200
+            (engine,) = (await served_fleet.http.get("/status")).json()["engines"]
+            page = (await served_fleet.http.get("/metrics")).text
+        assert engine["speculation_rejected"] == {"histogram_sums": 2}
+        labels = f'engine="{engine["engine"]}",pool="pool",reason="histogram_sums"'
+        assert f"ocr_gateway_engine_speculation_rejected_total{{{labels}}} 2.0" in page

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.model import Decision
+from gateway.model import RequestRecord
 from gateway.state.request_history import RequestHistory
 
-ENDED = Decision(1e9, "id", "text", "prompt", "deep", "d0:80", 3, 200, 1.2, 0.0, 2.7, 281, "schedule")
+ENDED = RequestRecord(at=1e9, request_id="id", path="/v1/completions", code=200, seconds=1.2, route="text")
 
 
 def test_requests_and_errors_are_counted_by_route() -> None:

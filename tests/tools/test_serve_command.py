@@ -66,7 +66,9 @@ def test_serve_with_several_workers_has_them_served(
 ) -> None:
     served: list[Any] = []
     monkeypatch.setattr("gateway.telemetry.logs.configure", lambda *_: None)
-    monkeypatch.setattr("gateway.server.workers.serve", lambda *arguments: served.append(arguments) or 3)
+    monkeypatch.setattr(
+        "gateway.server.worker_parent.serve", lambda *arguments: served.append(arguments) or 3
+    )
     path = changed(tmp_path, "\nsorting:", "\nserver: {admin_port: 9090, replicas: 4}\nsorting:")
     options = ["--config", str(path), "--workers", "4"]
     assert cli.main(["serve", *options, "--port", "8123", "--log-format", "json"]) == 3

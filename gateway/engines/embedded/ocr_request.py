@@ -112,7 +112,7 @@ def _read(request: openai.CompletionRequest, model: str, limits: _Limits) -> Ocr
             data = parse_data_url(part.url).data
             sizes.append(check_header(data))
         except BadImage as error:
-            raise BadImage(error.message, param=part.param) from error
+            raise error.named(part.param) from error
         images.append(data)
     words = count_tokens(request.facts.system) + count_tokens(request.facts.prompt)
     tool = _forced_tool(limits)

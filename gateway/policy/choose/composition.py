@@ -35,7 +35,7 @@ _PRESENT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another fleet beside the recommended one.
+    """Another fleet, compared with the recommended one.
 
     Attributes:
         outcome: what it makes of the load.
@@ -58,7 +58,7 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class LoadBand:
-    """Populations of a size.
+    """The populations of about one size.
 
     Attributes:
         first, last: requests in the system.
@@ -155,7 +155,7 @@ def advise(model: FleetModel, load: LoadHistogram, engines: int, rng: np.random.
 
 
 def own_schedule(kinds: Sequence[EngineKind], load: LoadHistogram) -> EngineKind | None:
-    """Return what engines would be that run at the best of the kinds' depths for each number of requests.
+    """Return the kind of engines that run at the best of all depths for each number of requests.
 
     An estimate: nothing is lost where they change their depth, and at each load all routes of an engine get
     the depth that is best for them together, each by its share of the load. None where that is always the
@@ -193,7 +193,7 @@ def _ways(kinds: int, engines: int) -> int:
 
 
 def _valued(model: FleetModel, load: LoadHistogram, engines: int) -> list[FleetOutcome]:
-    """What fleets of a size make of a load, the best first: all of them, or those that a search came by.
+    """Outcomes of the fleets of a size, the best first: of all of them, or of those that a search visited.
 
     The search starts from every fleet of one kind and from an even mix, and exchanges engines of the best, a
     quarter of them at a time and ever fewer, while that helps.
@@ -226,7 +226,7 @@ def _valued(model: FleetModel, load: LoadHistogram, engines: int) -> list[FleetO
 
 
 def _exchanges(fleet: Composition, step: int) -> Iterator[Composition]:
-    """Fleets that differ by engines of one kind replaced by another."""
+    """Fleets in which some engines of one kind are replaced by another kind."""
     for source, target in itertools.permutations(range(len(fleet)), 2):
         if fleet[source] >= step:
             change = {source: -step, target: step}
@@ -276,7 +276,7 @@ def _shared(outcome: FleetOutcome, population: int) -> tuple[tuple[int, int, tup
 
 
 def _sizes(model: FleetModel, load: LoadHistogram, chosen: FleetOutcome) -> Iterator[FleetSize]:
-    """The chosen fleet and the best with an engine fewer or more: of its like, and of those of one kind."""
+    """The chosen fleet, and the best with an engine fewer and more: of similar ones and those of one kind."""
     kinds, engines = len(model.kinds), sum(chosen.fleet)
     for size in (engines - 1, engines, engines + 1) if engines > 1 else (engines, engines + 1):
         fleets = {_alone(kind, kinds, size) for kind in range(kinds)}

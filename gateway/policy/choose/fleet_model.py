@@ -212,7 +212,7 @@ class FleetModel:
         way: Sequence[NDArray[np.bool_]],
         populations: Floats,
     ) -> Iterator[Floats]:
-        """The spread with some routes each on a part of the engines; nothing where one may not go there."""
+        """The even spread, with some routes each on a part of the engines; nothing if one is not allowed."""
         split = spread.copy()
         for route, part in zip(routes, way, strict=True):
             if not may[part, route].all():
@@ -265,13 +265,13 @@ class FleetModel:
         return splits
 
     def _score(self, kinds: Ints, engines: Ints, splits: Floats) -> Floats:
-        """What groups write, less what is lost by requests without a place."""
+        """Tokens per second of groups of engines, less the cost of requests without a place."""
         rates, waiting = self._values(kinds, splits / engines[..., None])
         score: Floats = engines * (rates - self._waiting_cost * waiting)
         return score
 
     def _values(self, kinds: Ints, counts: Floats) -> tuple[Floats, Floats]:
-        """What single engines with requests by route write, and how many of these wait.
+        """Tokens per second of single engines with requests by route, and how many of these wait.
 
         As Table.rate, between whole loads too; an engine with less than one request has one for a part of
         the time.
@@ -287,7 +287,7 @@ class FleetModel:
         return rates, loads - served
 
     def _capped(self, kinds: Ints, mixes: Floats) -> Ints:
-        """The loads from which engines with these mixes hold."""
+        """The loads at which engines with these mixes of routes are full."""
         rounded = np.ceil(mixes * self._steps - 1e-9).astype(np.int64)
         base = self._steps + 1
         keys = rounded @ base ** np.arange(mixes.shape[-1])
@@ -303,7 +303,7 @@ class FleetModel:
 
 
 def _grouped(fleet: Composition) -> tuple[Ints, Ints]:
-    """A fleet as groups of equal engines: each by itself in a small one. Kinds and engines by group."""
+    """Kinds and engines of a fleet by groups of equal engines; in a small fleet each engine is a group."""
     total = sum(fleet)
     kinds, engines = [], []
     for kind, count in enumerate(fleet):

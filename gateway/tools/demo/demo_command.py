@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def say(line: str, *, error: bool = False) -> None:
-    """Print a line at once, to standard error where it tells why we end."""
+    """Print a line at once; an error goes to standard error."""
     print(f"simulated: {line}", file=sys.stderr if error else sys.stdout, flush=True)
 
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOST = "127.0.0.1"
-PROMETHEUS = "Prometheus"
+GATEWAY, PROMETHEUS = "gateway", "Prometheus"
 _START_S = 120.0
 _END_S = 20.0
 _LOOK_S = 0.2
 _TAIL_LINES = 15
+_OCR_GATEWAY = (sys.executable, "-m", "gateway.cli")
 # SIGHUP: the terminal is closed.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -162,6 +164,19 @@ def free_port(first: int, taken: Iterable[int] = ()) -> int:
         if port not in avoided and is_free(port):
             return port
     raise ServiceFailed(f"no port of {HOST} from {first} on is free")
+
+
+def simulated_engine(name: str, port: int, **options: object) -> Service:
+    """Return a simulated engine; options as `ocr-gateway simulated-engine` has them."""
+    flags = [f"--{option.replace('_', '-')}={value}" for option, value in options.items()]
+    command = [*_OCR_GATEWAY, "simulated-engine", f"--port={port}", *flags]
+    return Service(name, command, f"http://{HOST}:{port}/health")
+
+
+def gateway(config: Path, port: int, environment: Mapping[str, str] | None = None) -> Service:
+    """Return a gateway that serves a routes.yaml."""
+    command = [*_OCR_GATEWAY, "serve", f"--config={config}", f"--port={port}"]
+    return Service(GATEWAY, command, f"http://{HOST}:{port}/ready", environment or {})
 
 
 def prometheus(folder: Path, port: int, config: object) -> Service | None:

@@ -21,8 +21,10 @@ from gateway.tools.demo.processes import (
     Service,
     ServiceFailed,
     free_port,
+    gateway,
     is_free,
     prometheus,
+    simulated_engine,
 )
 
 if TYPE_CHECKING:
@@ -165,27 +167,20 @@ def _serving(scene: Scene, ports: Mapping[str, int], folder: Path) -> list[Servi
         (folder / files[route]).write_text(json.dumps(profile))
     config = folder / "routes.yaml"
     config.write_text(yaml.safe_dump(configuration(ports, files), sort_keys=False))
-    command = [sys.executable, "-m", "gateway.cli"]
     engines = [
-        Service(
+        simulated_engine(
             f"engine-{pool}",
-            [
-                *command,
-                "simulated-engine",
-                f"--port={ports[pool]}",
-                f"--depth={depth}",
-                f"--model={MODEL}",
-                f"--model-file={FIT}",
-                f"--time-scale={scene.time_scale}",
-                f"--seed={seed}",
-                "--shutdown-timeout=1",
-            ],
-            f"http://{HOST}:{ports[pool]}/health",
+            ports[pool],
+            depth=depth,
+            model=MODEL,
+            model_file=FIT,
+            time_scale=scene.time_scale,
+            seed=seed,
+            shutdown_timeout=1,
         )
         for seed, (pool, depth) in enumerate(DEPTHS.items())
     ]
-    serve = [*command, "serve", f"--config={config}", f"--port={scene.port}"]
-    return [*engines, Service("gateway", serve, f"{scene.url}/ready")]
+    return [*engines, gateway(config, scene.port)]
 
 
 def _scraping(scene: Scene) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the gateway's metrics say of the demonstration: a line every now and then."""
+"""Lines about the demonstration, from the gateway's metrics."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RecentRequests:
 
 
 def recent(route: str, before: MetricsReading, now: MetricsReading) -> RecentRequests:
-    """Return what became of a route's requests between two readings."""
+    """Return what happened to a route's requests between two readings."""
     chosen = {depth: count for (of, depth), count in (now.chosen - before.chosen).items() if of == route}
     requests = sum(chosen.values())
     depth = max(chosen, key=chosen.__getitem__, default=None)
@@ -92,7 +92,7 @@ def recent(route: str, before: MetricsReading, now: MetricsReading) -> RecentReq
 
 
 class StatusLines:
-    """Readings as lines; every line says that it is simulated.
+    """Turns readings into lines, each of which says that it is simulated.
 
     Each tells of the time since the reading before the last `window_s`.
     """
@@ -105,7 +105,7 @@ class StatusLines:
         self._printed = 0
 
     def next(self, now: MetricsReading) -> list[str]:
-        """Return what to print of one more reading: a line, under a heading now and then."""
+        """Return the lines of one more reading: one, under a heading every 20 lines."""
         readings = self._readings
         if not readings:
             self._first = now.at

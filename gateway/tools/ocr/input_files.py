@@ -51,7 +51,7 @@ class Target:
             return False
 
     def write(self, data: bytes, *, whole: bool) -> Path:
-        """Write a result in place of an earlier one; whoever looks sees all of it or nothing.
+        """Write a result atomically, in place of an earlier one.
 
         Raises:
             OSError: it cannot be written.
@@ -132,7 +132,7 @@ def _lacks(recursive: bool) -> str:
 
 
 def _wrong(path: Path) -> str:
-    """What keeps a file from being read; empty where nothing does."""
+    """Why a file cannot be read; empty where it can."""
     if not path.exists():
         return "no such file or folder"
     if not path.is_file():

@@ -31,7 +31,7 @@ _INTERRUPTED = 130
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read documents as told; return the exit status.
+    """Read the documents; return the exit status.
 
     0: everything was read. 1: something could not be. 130: interrupted.
 

@@ -22,7 +22,7 @@ _CLEAR = "\r\x1b[K"
 
 @dataclass(slots=True)
 class DocumentTally:
-    """What has become of the documents so far.
+    """Counts the documents that were read, skipped or failed.
 
     Attributes:
         documents: how many there are.
@@ -70,12 +70,12 @@ class DocumentTally:
 
     @property
     def share(self) -> float:
-        """How much of everything is done, pages of a document being as long as each other; 0 to 1."""
+        """The share of the work that is done, 0 to 1; all pages of a document count the same."""
         part = sum(len(answer.pages) / max(answer.expected, 1) for answer in self.under_way.values())
         return min(1.0, (self.done + part) / max(self.documents, 1))
 
     def summary(self, seconds: float) -> Iterator[str]:
-        """Yield what came of it, a line each.
+        """Yield a summary, then a line for each failure and each page that was cut short.
 
         Args:
             seconds: how long it took.
@@ -92,7 +92,7 @@ class DocumentTally:
 
 
 class ProgressBar:
-    """Tells of a tally on a stream; a context manager, after which the bar has gone."""
+    """Shows a tally on a stream; a context manager, which removes the bar in the end."""
 
     def __init__(self, stream: TextIO, tally: DocumentTally, clock: Callable[[], float]) -> None:
         """Draw a bar where the stream is a terminal that can.
@@ -128,7 +128,7 @@ class ProgressBar:
             self._print(f"{_CLEAR}{self.bar(now)[:width]}")
 
     def line(self, text: str) -> None:
-        """Print what stays; in a terminal the bar tells enough of what went well."""
+        """Print a line about a document; in a terminal the bar alone is shown."""
         if self._bar:
             self._drawn_at = -1.0
             self.update()

@@ -44,7 +44,7 @@ class Measured:
 
 
 def read(folder: Path) -> Measured:
-    """Read every profile of a folder; other JSON files there are passed over.
+    """Read every profile of a folder; other JSON files there are skipped.
 
     Raises:
         ConfigError: there is none, one cannot be read, or they do not belong together.
@@ -82,7 +82,7 @@ def _told(path: Path, error: Exception) -> str:
 
 
 def _differences(found: Mapping[Path, Profile]) -> Iterator[str]:
-    """What keeps profiles from being of one set of engines."""
+    """Yield why profiles cannot be of one set of engines."""
     routes: dict[str, Path] = {}
     for path, profile in found.items():
         if profile.route in routes:
@@ -116,7 +116,7 @@ def _notes(found: Mapping[Path, Profile]) -> Iterator[str]:
 
 
 def _values(found: Mapping[Path, Profile], key: str) -> dict[str, str]:
-    """What profiles tell of themselves, with a file for each."""
+    """The values of a key in the profiles' meta, each with a file that has it."""
     return {str(profile.meta[key]): path.name for path, profile in found.items() if profile.meta.get(key)}
 
 

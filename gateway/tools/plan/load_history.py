@@ -109,7 +109,7 @@ def _seconds(cell: str) -> float:
 def _lasting(
     path: Path, rows: Sequence[tuple[float, tuple[float, ...]]], lines: Sequence[int], problems: list[str]
 ) -> Iterator[tuple[float, tuple[float, ...]]]:
-    """Rows of moments as rows of durations."""
+    """Turn rows that begin at a time into rows that last a while."""
     last = 1.0
     for line, ((start, _), (end, _)) in zip(lines[1:], itertools.pairwise(rows), strict=True):
         if end <= start:

@@ -1,4 +1,4 @@
-"""A recommendation in words, and as JSON; simulated figures are called so."""
+"""A recommendation in words and as JSON; simulated figures are labelled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLLAPSE = "a collapse where the depth changes has been reported, vllm#49548"
 
 
 class FleetReport:
-    """Names fleets by their depths, where these are known and differ, else by their pools."""
+    """Puts a recommendation into words; names fleets by depth if those are known and differ, else by pool."""
 
     def __init__(self, measured: Measured) -> None:
         self._measured = measured

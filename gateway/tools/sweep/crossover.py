@@ -1,4 +1,4 @@
-"""Which depth wins at which load: what is certain, where it changes, and how well that is known."""
+"""Which depth wins at which load, where that changes, and how certain both are."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Comparison:
         return np.gradient(np.log(self.loads)) if len(self.loads) > 1 else np.ones(1)
 
     def split(self, before: int, after: int, first: int, last: int, curves: Floats) -> Floats:
-        """The load from which on it is best to go over from one depth to another, within a range.
+        """The load within a range from which another depth is the better one.
 
         That is where the most is won on both sides together, so that a curve's wiggles do not count.
         """
@@ -171,10 +171,15 @@ def _between(first: int, last: int) -> Floats:
 
 @dataclass(frozen=True)
 class DepthSchedule:
-    """The fewest ranges that lose nothing certain, and the crossovers between them."""
+    """The fewest ranges in which no depth certainly loses, and the crossovers between them."""
 
     ranges: tuple[DepthRange, ...]
     changes: tuple[DepthChange, ...]
+
+    @property
+    def as_vllm(self) -> tuple[tuple[int, int, int], ...]:
+        """As `num_speculative_tokens_per_batch_size`: from 1 on, ascending, without gaps."""
+        return tuple((entry.first, entry.last, entry.depth) for entry in self.ranges)
 
     def near(self, load: int) -> bool:
         """Whether a crossover may lie at a load."""
@@ -182,7 +187,7 @@ class DepthSchedule:
 
 
 def decide(comparison: Comparison) -> DepthSchedule:
-    """Find the schedule: as few ranges as can be had without a depth at a load where it certainly loses."""
+    """Find the schedule: the fewest ranges in which no depth stands at a load where it certainly loses."""
     blocks = _blocks(comparison)
     spans = [_change(comparison, *pair) for pair in pairwise(blocks)]
     starts = [1, *(load for load, _, _ in spans)]
@@ -207,7 +212,7 @@ class _Block:
 
 
 def _blocks(comparison: Comparison) -> list[_Block]:
-    """The fewest blocks that lose nothing certain; of those the fastest."""
+    """The fewest blocks in which no depth certainly loses; of those the fastest."""
     ways: dict[int, tuple[int, float, tuple[int, ...]]] = {}
     for load, depths in comparison.contenders.items():
         place = int(np.searchsorted(comparison.loads, load))
@@ -232,7 +237,7 @@ def _at(comparison: Comparison, depth: int, place: int) -> float:
 
 
 def _change(comparison: Comparison, before: _Block, after: _Block) -> tuple[int, int, int]:
-    """Where one block goes over into the next, with its interval."""
+    """The load at which one block ends and the next begins, with its interval."""
     may = comparison.contenders
     loads = [*before.loads, *after.loads]
     lost = max((load for load in loads if after.depth not in may[load]), default=loads[0])

@@ -1,4 +1,4 @@
-"""What a sweep's windows say of an engine's speed: raw points, their noise, and smooth curves through them.
+"""An engine's speed from a sweep's windows: raw points, their noise, and smooth curves through them.
 
 A curve is drawn many times over, each time as it might be given the points: a parametric bootstrap. A truth
 is made up, measured with noise at the same loads, and smoothed as the real points are; by what that misses
@@ -76,7 +76,7 @@ class CurveDraws:
 
 
 def usable(windows: Iterable[Window], route: str) -> dict[tuple[str, int], list[Window]]:
-    """Return a route's windows that a curve may rest on, by pool and load: valid, and of a closed loop."""
+    """Return a route's windows that curves are made of, by pool and load: the valid ones of a closed loop."""
     found: dict[tuple[str, int], list[Window]] = defaultdict(list)
     for window in windows:
         cell = window.cell
@@ -86,7 +86,7 @@ def usable(windows: Iterable[Window], route: str) -> dict[tuple[str, int], list[
 
 
 def noise_of(groups: Iterable[Sequence[Window]]) -> Noise:
-    """Pool what repeats of one kind differ by, over all kinds."""
+    """Return the noise of repeated windows, pooled over all pools and loads."""
     squares, freedom = 0.0, 0
     for windows in groups:
         rates = np.array([window.rate for window in windows])
@@ -123,7 +123,7 @@ def _deviation(window: Window, noise: Noise) -> float:
 
 
 def scales(noise: Noise, draws: int, rng: np.random.Generator) -> Floats:
-    """Draw by how much the true noise may exceed the one seen: few repeats tell little of it."""
+    """Draw factors by which the true noise may exceed the measured one: few repeats leave it uncertain."""
     if not noise.freedom:
         return np.ones(draws)
     drawn: Floats = np.sqrt(noise.freedom / rng.chisquare(noise.freedom, draws))

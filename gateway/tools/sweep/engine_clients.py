@@ -182,7 +182,7 @@ class LoadGenerator:
         return record
 
     def _bare(self, message: str) -> str:
-        """An engine's words without what it was sent, which some repeat: no key or image is to be kept."""
+        """An engine's message without the key and the images that some engines repeat in it."""
         if self._engine.api_key:
             message = message.replace(self._engine.api_key, "...")
         return _CONTENT.sub("...", message)[:_LONGEST_MESSAGE]
@@ -221,7 +221,7 @@ class LoadGenerator:
 
 @dataclass(slots=True)
 class _Answered:
-    """What of an answer has come."""
+    """What has come of an answer so far."""
 
     first: float = 0.0
     usage: Usage = _UNTOLD

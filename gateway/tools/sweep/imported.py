@@ -67,7 +67,7 @@ def windows(
 
 
 def _fingerprint(window: Window) -> str:
-    """What tells runs apart, wherever their files lie."""
+    """What a run is recognized by, whatever its file is called."""
     bare = replace(window, cell=replace(window.cell, repeat=0), source="")
     # As it comes back from the disk, where 10 drafts have become 10.0.
     return repr(msgspec.json.decode(msgspec.json.encode(bare), type=Window))

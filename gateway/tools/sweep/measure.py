@@ -27,14 +27,16 @@ if TYPE_CHECKING:
     from gateway.tools.sweep.sweep_values import SweepCell
     from gateway.upstream.client import EngineClient
 
-# The longest an engine under load may take for a page, and how many times it is asked for one.
+# The longest an engine under load may take for its metrics, and how many times it is asked for them.
 _PATIENCE_S = 10.0
 _ATTEMPTS = 3
-# What is under way when a window ends may go on for this share of it: then counters can be compared exactly.
+# Requests under way when a window ends may go on for this share of its length, so that the engine's counters
+# can be compared with the answers exactly.
 _DRAIN = 0.25
-# Looks in a row that must find nothing, looks a window wants for its stretches, looks that "of late" means.
+# Samples in a row that must find an idle engine; samples that a window has at least, for its standard error;
+# samples over which the rate shown on the terminal is taken.
 _QUIET = 2
-_LOOKS = 30
+_SAMPLES = 30
 _RECENT = 6
 _LEAST_PAUSE_S = 0.1
 
@@ -46,9 +48,9 @@ class Timing:
     Attributes:
         window_s: a window's length.
         max_warmup_s: the longest to wait for a steady throughput.
-        sample_s: between two looks at the engine.
-        idle_s: the longest to wait for others' requests to end; ours, also of a simulated engine.
-        stall_s: how long an engine with work may write nothing; likewise.
+        sample_s: between two samples of the engine's metrics.
+        idle_s: the longest to wait for others' requests to end; in our seconds, also of a simulated engine.
+        stall_s: how long an engine with requests may write nothing; in our seconds, too.
     """
 
     window_s: float
@@ -74,7 +76,7 @@ class CellProgress:
     Attributes:
         phase: what is going on.
         left_s: the longest it goes on, in our seconds.
-        rate: tokens per second of late, in the engine's seconds.
+        rate: tokens per second over the last few samples, in the engine's seconds.
         running: requests in the engine.
     """
 
@@ -84,8 +86,8 @@ class CellProgress:
     running: int = 0
 
 
-class _Lost(Exception):
-    """The window cannot come to anything; the text says why."""
+class _WindowLost(Exception):
+    """The window will be invalid whatever follows; the text says why."""
 
 
 async def measure(
@@ -106,7 +108,7 @@ async def measure(
         bodies: the route's requests.
         timing: how long.
         rng: when the requests of an open loop are sent.
-        on_progress: hears about once a second where it is.
+        on_progress: is called about once a second.
     """
     return await _Measurement(client, engine, cell, bodies, timing, rng, on_progress).run()
 
@@ -142,38 +144,38 @@ class _Measurement:
                 sending = asyncio.create_task(self._send())
                 await self._warm_up(sending)
                 await self._fill_window(sending)
-            except _Lost as error:
+            except _WindowLost as error:
                 lost = str(error)
             end = len(self.samples) - 1
             await self._come_to_rest(0.0 if lost else self.timing.window_s * _DRAIN / self.scale)
             return self._window(end, lost)
         finally:
-            # Whoever interrupts it leaves no work behind in the engine.
+            # An interrupted measurement leaves no requests behind in the engine.
             await self.load.stop(0.0)
             if sending:
                 sending.cancel()
                 await asyncio.wait([sending])
 
     async def _wait_until_idle(self) -> None:
-        """Return once the engine is well and does nothing, for some looks in a row."""
+        """Return once the engine is healthy and has been idle for some samples in a row."""
         until = self.clock() + self.timing.idle_s
         quiet = 0
         while True:
-            sample = await self._look()
+            sample = await self._sample()
             self._tell(CellPhase.IDLE, until - self.clock())
             quiet = quiet + 1 if self._is_quiet() else 0
             if quiet >= _QUIET:
                 break
             if self.clock() >= until:
-                raise _Lost(_busy(sample))
+                raise _WindowLost(_busy(sample))
             await self._pause()
         if await self.client.healthy(self.engine, _PATIENCE_S) is not True:
-            raise _Lost("the engine's /health does not say that it is well")
-        # The cell begins here: what others did before is no concern of it.
+            raise _WindowLost("the engine's /health does not say that it is well")
+        # The cell begins here; what others did before does not count.
         del self.samples[:-1]
 
     def _is_quiet(self) -> bool:
-        """Whether nobody's request is in the engine, or was since the last look."""
+        """Whether no request is in the engine, or was since the sample before."""
         *_, before, now = (sample.work.reading for sample in (self.samples[0], *self.samples))
         still = (now.finished, now.generation_tokens) == (before.finished, before.generation_tokens)
         return now.awake and still and self.samples[-1].load == 0
@@ -199,46 +201,50 @@ class _Measurement:
             left = self.timing.window_s - windows.elapsed(self.samples[self.begin], self.samples[-1])
 
     async def _watch(self, sending: asyncio.Task[None], phase: CellPhase, left_s: float) -> None:
-        """Let some time go by, but no more than is left; give up as soon as the window is lost."""
+        """Take the next sample, within the time that is left.
+
+        Raises:
+            _WindowLost: as soon as it shows that the window is lost.
+        """
         await self._pause(left_s / self.scale)
         if sending.done():
             sending.result()
-        sample = await self._look()
+        sample = await self._sample()
         self._tell(phase, left_s / self.scale)
         if self.load.messages:
-            raise _Lost("")  # the errors speak for themselves
-        if strangers := windows.foreign(self.samples, self.cell.load):
-            raise _Lost(strangers)
+            raise _WindowLost("")  # the errors speak for themselves
+        if others := windows.others_requests(self.samples, self.cell.load):
+            raise _WindowLost(others)
         written = sample.work.reading.generation_tokens
         if written != self.written or not sample.in_flight:
             self.written, self.written_at = written, sample.at
         elif sample.at - self.written_at >= self.timing.stall_s:
-            raise _Lost(f"the engine has work and wrote nothing for {self.timing.stall_s:.0f} s")
+            raise _WindowLost(f"the engine has work and wrote nothing for {self.timing.stall_s:.0f} s")
 
     async def _come_to_rest(self, drain_s: float) -> None:
-        """End the load, and wait until the engine has seen that; one look is the last of the cell."""
+        """End the load, and wait until the engine has noticed; the sample that shows it is the last."""
         self._tell(CellPhase.DRAIN, drain_s)
         await self.load.stop(drain_s)
         if not self.samples:
             return
         until = self.clock() + self.timing.idle_s
         try:
-            while (await self._look()).load and self.clock() < until:
-                # What was aborted a moment ago would pass for somebody else's.
+            while (await self._sample()).load and self.clock() < until:
+                # A request aborted a moment ago would be taken for somebody else's.
                 self.samples.pop()
                 await self._pause()
-        except _Lost:
-            pass  # the cell has what it needs; the next one on this engine will tell
+        except _WindowLost:
+            pass  # the cell has what it needs; if the engine is gone, the next cell will say so
 
     async def _pause(self, most_s: float = math.inf) -> None:
-        """Sleep until the next look: some dozens a window, but no more than any server bears."""
-        pause = min(self.timing.sample_s, self.timing.window_s / _LOOKS) / self.scale
+        """Sleep until the next sample: some dozens a window, but no more than any server bears."""
+        pause = min(self.timing.sample_s, self.timing.window_s / _SAMPLES) / self.scale
         pause = min(max(pause, _LEAST_PAUSE_S), max(most_s, 0.0))
         due = self.clock() + pause
         await asyncio.sleep(pause)
         self.late = max(0.0, self.clock() - due)
 
-    async def _look(self) -> EngineSample:
+    async def _sample(self) -> EngineSample:
         for attempt in range(_ATTEMPTS):
             try:
                 work = read_work(await self.client.page(self.engine, "/metrics", _PATIENCE_S))
@@ -253,7 +259,7 @@ class _Measurement:
             sample = EngineSample(self.clock(), work, load.in_flight, load.sent, self.late, load.skipped)
             self.samples.append(sample)
             return sample
-        raise _Lost(reason)
+        raise _WindowLost(reason)
 
     def _tell(self, phase: CellPhase, left_s: float) -> None:
         rate, running = 0.0, 0

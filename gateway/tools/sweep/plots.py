@@ -1,4 +1,4 @@
-"""A route's plots: the only module that knows matplotlib.
+"""A route's plots: the only module that imports matplotlib.
 
 Colours are Okabe and Ito's, which colour-blind readers tell apart; every line has a marker of its own, too.
 """
@@ -364,7 +364,7 @@ def _loads(axes: Axes, summary: RouteSummary, room: float = _ROOM, *, label: boo
 
 
 def _seconds(row: Sequence[Axes]) -> None:
-    """From zero; logarithmic where the slowest would flatten the others."""
+    """Start the axis at zero; make it logarithmic where the slowest pool would flatten the others."""
     axes = row[0]
     values = [float(y) for each in row for line in each.lines for y in np.asarray(line.get_ydata())]
     if min(values) > 0 and max(values) > 6 * min(values):
@@ -398,7 +398,7 @@ def _crossovers(axes: Axes, summary: RouteSummary) -> None:
 
 
 def _names(axes: Axes, ends: Sequence[tuple[str, float, float]], summary: RouteSummary, gap: float) -> None:
-    """Name the lines right of the axes, beside their ends; names keep a gap, a share of the height."""
+    """Name the lines at their ends, right of the axes; names keep a gap, as a share of the height."""
     axes.autoscale_view()
     to_share = axes.transData + axes.transAxes.inverted()
     last = sorted((float(to_share.transform((x, y))[1]), pool, x, y) for pool, x, y in ends)

@@ -74,7 +74,7 @@ def _window(window: Window) -> dict[str, Any]:
 
 
 def _version(pools: dict[str, SweptPool]) -> str:
-    """What the gateway compares engines with; where the pools' versions differ, none of them is it."""
+    """The version that the gateway compares engines with; of several the list, which equals none of them."""
     versions: dict[str, list[str]] = {}
     for name, pool in pools.items():
         if pool.version:
@@ -89,7 +89,7 @@ def _rounded(value: float, digits: int) -> float:
 
 
 def _laid_out(value: Any, indent: str = "") -> str:
-    """JSON in which what has no lists or objects inside is one line, so that a point or a window is."""
+    """Return JSON with each list or object of plain values on one line, such as a point or a window."""
     inner = indent + "  "
     if isinstance(value, dict) and not _flat(value.values()):
         entries = [f"{inner}{json.dumps(key)}: {_laid_out(entry, inner)}" for key, entry in value.items()]

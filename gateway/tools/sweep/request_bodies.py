@@ -25,7 +25,7 @@ _HUNYUAN_FIELDS = ", ".join(f"'{field}'" for field in FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a request says beside its image.
+    """The text of a request, and its place beside the image.
 
     Attributes:
         text: the user's words.

@@ -1,4 +1,4 @@
-"""A sweep's file: the setting, then one line a window, each on the disk before the next is measured."""
+"""sweep.jsonl: the setting, then a line a window, each on the disk before the next is measured."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class SweepFile:
 
 
 def read(folder: Path) -> Results:
-    """Read what a sweep has left in a folder; a last line that it did not end is passed over.
+    """Read the sweep in a folder; an incomplete last line is skipped.
 
     Raises:
         ConfigError: there is no sweep, or what is there is none.
@@ -119,7 +119,7 @@ def read(folder: Path) -> Results:
 
 
 def merge(before: Setting, now: Setting, path: Path) -> Setting:
-    """Return the setting of a sweep that goes on: both one's pools, routes and loads.
+    """Return the setting of a resumed sweep: the pools, routes and loads of both runs.
 
     Raises:
         ConfigError: what was measured so far cannot stand beside what would come.

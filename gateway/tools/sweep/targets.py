@@ -1,4 +1,4 @@
-"""The engines of a sweep: which there are, whether they are what they are said to be."""
+"""The engines of a sweep: which there are, and whether they are what the configuration says."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def look(client: EngineClient, engine: Engine, config: Config) -> EngineFa
 
 
 async def check(client: EngineClient, config: Config, engines: Collection[Engine]) -> dict[str, EngineFacts]:
-    """Look at all engines; return what they said, by name.
+    """Ask all engines what they are; return their answers by name.
 
     Raises:
         ConfigError: with every problem of every engine, or a mixture of real and simulated ones.
@@ -194,7 +194,7 @@ async def check(client: EngineClient, config: Config, engines: Collection[Engine
 def pools(
     config: Config, engines: Iterable[Engine], found: Mapping[str, EngineFacts]
 ) -> dict[str, sweep_values.SweptPool]:
-    """Return the pools under test, as the record has them."""
+    """Return the pools under test, as sweep.jsonl records them."""
     members: dict[str, list[Engine]] = {}
     for engine in engines:
         members.setdefault(engine.pool, []).append(engine)

@@ -30,32 +30,38 @@ if TYPE_CHECKING:
     from gateway.tools.sweep.sweep_values import SweepCell
     from gateway.wire.vllm.engine import EngineWork
 
-_THIRD = 2  # intervals between samples, at least
+# A warm-up is over: intervals between samples in a third of it, at least; change of the rate, at most.
+_THIRD = 2
 _TREND = 0.05
+# Batch means: stretches of a window; samples in a stretch; correlation of neighbouring stretches, at most.
 _STRETCHES = (6, 20)
 _SAMPLES_PER_STRETCH = 2
 _MOST_ALIKE = 0.9
+# What makes a flag; where there are two figures, the second makes a window invalid. Shares of the load that a
+# simulated engine had, and of a request's time that our event loop was behind; seconds without metrics;
+# requests; shares of an open loop's rate, of cached prompt tokens, of answers cut at their longest.
 _HELD = 0.95
-_BEHIND = (0.05, 0.2)  # of a request's time: told, and too much
-_SILENT_S = (3.0, 12.0)  # without a page of a real engine: told, and too much
+_BEHIND = (0.05, 0.2)
+_SILENT_S = (3.0, 12.0)
 _FEW_REQUESTS = 10
 _OFF = 0.05
 _CACHED = 0.01
 _CUT = 0.05
+# Answers and counters agree: all of a cell's, and the acceptance lengths of a window.
 _EXACT = 0.001
 _ALIKE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSample:
-    """What an engine's page said, and what was ours at that moment.
+    """What an engine's metrics said, and what we had sent by then.
 
     Attributes:
-        at: seconds on our clock, when the page had come.
-        work: what it said.
-        in_flight: our requests under way, when the page had come.
+        at: seconds on our clock, when the metrics had come.
+        work: what they said.
+        in_flight: our requests under way, when the metrics had come.
         sent: our requests so far, in this cell.
-        late: seconds that our event loop was behind, when the page was asked for.
+        late: seconds that our event loop was behind, when they were asked for.
         skipped: requests of an open loop that came due so far and were not sent.
     """
 
@@ -101,7 +107,7 @@ def steady(samples: Sequence[EngineSample], answered: int) -> bool:
     return difference <= max(_TREND * float(later.mean()), 2 * scatter)
 
 
-def foreign(samples: Sequence[EngineSample], load: int) -> str:
+def others_requests(samples: Sequence[EngineSample], load: int) -> str:
     """Say what requests of somebody else an engine had; empty where none are seen.
 
     Pages and our own counts are of slightly different moments, so this is certain, not sharp: since the
@@ -210,8 +216,8 @@ def _invalid(
     if measured.errors:
         kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(measured.errors.items()))
         yield f"requests failed: {kinds}"
-    if somebody := foreign(samples, measured.cell.load):
-        yield somebody
+    if others := others_requests(samples, measured.cell.load):
+        yield others
     if any(_fell(before.work, after.work) for before, after in pairwise(samples)):
         yield "the engine's counters went back: it was restarted"
     elif measured.rate <= 0:

@@ -79,20 +79,23 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
     assert windows([again], taken=kept) == []
 
 
-def test_a_run_with_a_failed_request_is_never_used(tmp_path: Path) -> None:
-    (window,) = windows([file(tmp_path, failed=1)])
-    assert window.invalid == ("1 of 41 requests failed",)
-    assert window.errors == {"failed": 1}
-
-
-def test_a_run_without_an_answer_is_never_used(tmp_path: Path) -> None:
-    (window,) = windows([file(tmp_path, completed=0, failed=40, output_throughput=0.0)])
-    assert window.invalid == ("40 of 40 requests failed", "no request was answered")
-
-
-def test_a_run_that_never_reached_its_load_is_never_used(tmp_path: Path) -> None:
-    (window,) = windows([file(tmp_path, max_concurrency=64)])
-    assert window.invalid == ("40 requests never made a load of 64",)
+@pytest.mark.parametrize(
+    ("run", "invalid", "errors"),
+    [
+        ({"failed": 1}, ("1 of 41 requests failed",), {"failed": 1}),
+        (
+            {"completed": 0, "failed": 40, "output_throughput": 0.0},
+            ("40 of 40 requests failed", "no request was answered"),
+            {"failed": 40},
+        ),
+        ({"max_concurrency": 64}, ("40 requests never made a load of 64",), {}),
+    ],
+)
+def test_a_run_that_failed_or_never_reached_its_load_is_never_used(
+    tmp_path: Path, run: dict[str, Any], invalid: tuple[str, ...], errors: dict[str, int]
+) -> None:
+    (window,) = windows([file(tmp_path, **run)])
+    assert (window.invalid, window.errors) == (invalid, errors)
 
 
 def test_a_short_run_is_flagged_for_its_end(tmp_path: Path) -> None:

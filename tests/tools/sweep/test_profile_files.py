@@ -13,14 +13,12 @@ from gateway.tools.sweep.profile_files import profiles
 from gateway.tools.sweep.sweep_values import Results, SweepCell
 from gateway.upstream.poller import mismatch
 from gateway.wire.vllm.engine import EngineReading
-from tests.tools.sweep.synthetic import sweep
+from tests.tools.sweep.synthetic import sweep, with_pools
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from gateway.config import Config
-    from gateway.tools.sweep.sweep_values import SweptPool
 
 CONFIG = """
 model: glm-ocr
@@ -44,10 +42,6 @@ def config(folder: Path, found: Results, text: str = CONFIG) -> Config:
     for route, content in profiles(found).items():
         (folder / f"{route}.json").write_bytes(content)
     return parse(text, "routes.yaml", folder, {})
-
-
-def with_pools(found: Results, pools: Mapping[str, SweptPool]) -> Results:
-    return replace(found, setting=replace(found.setting, pools=dict(pools)))
 
 
 def test_the_gateway_takes_it_as_it_is(tmp_path: Path) -> None:
@@ -118,8 +112,7 @@ def test_engines_of_another_version_or_config_are_noticed(tmp_path: Path) -> Non
 
 def test_engines_of_mixed_versions_are_all_noticed(tmp_path: Path) -> None:
     found = results()
-    pools = found.setting.pools
-    mixed = with_pools(found, pools | {"mtp3": replace(pools["mtp3"], version="0.31.0")})
+    mixed = with_pools(found, mtp3=replace(found.setting.pools["mtp3"], version="0.31.0"))
     engine, seen = Engine("p", "http://p:80", "plain", 0), EngineReading(0, 0, True, 0, 0, 0)
     told = mismatch(config(tmp_path, mixed), engine, seen, "simulated")
     assert told.endswith("measured on simulated (plain), 0.31.0 (mtp3)")
@@ -127,7 +120,7 @@ def test_engines_of_mixed_versions_are_all_noticed(tmp_path: Path) -> None:
 
 def test_engines_that_told_no_version_are_compared_with_none(tmp_path: Path) -> None:
     found = results()
-    silent = with_pools(found, {name: replace(of, version="") for name, of in found.setting.pools.items()})
+    silent = with_pools(found, **{name: replace(of, version="") for name, of in found.setting.pools.items()})
     assert "engine_version" not in profile(silent)["meta"]
 
 

@@ -78,7 +78,6 @@ def rows(results: Results) -> list[dict[str, str]]:
 
 def test_it_begins_with_what_was_measured_on_what_and_the_recommendation() -> None:
     text = shown(with_windows(small(simulated=""), {"invalid": ("1 request failed",)})).text
-
     facts = (
         "glm-ocr",
         "1x H100",
@@ -95,7 +94,6 @@ def test_it_begins_with_what_was_measured_on_what_and_the_recommendation() -> No
 
 def test_the_schedule_shows_crossovers_and_margins_with_their_intervals() -> None:
     head, first, second = shown(small(loads=(1, 64, 256))).rows("Requests", "Depth")
-
     assert head[-1] == "Faster by (95% interval)"
     assert first == ["1 to 255", "3", "mtp3", "-", "plain", "+12.3% (+8.0% to +17.0%)"]
     assert second[:4] == ["256 to 4096", "0", "plain", "256 (204 to 320)"]
@@ -111,7 +109,6 @@ def test_a_crossover_inside_the_noise_says_so_and_a_pool_without_a_rival_has_no_
         schedule=tuple(replace(entry, runner_up="") for entry in route.schedule),
     )
     schedule = shown(results, replace(found, routes={"table": route})).rows("Requests", "Depth")
-
     assert schedule[2][3:] == ["256 (204 to 320), its noise not measured", "-", "-"]
 
 
@@ -127,7 +124,6 @@ def test_rates_stand_with_error_speed_up_and_the_fastest_marked() -> None:
     results = small(loads=(1, 256), repeats=2)
     _, _, (load, plain, deep) = shown(results).rows("Requests", "depth 0")
     rates = {(w.cell.pool, w.cell.load): w.rate for w in results.windows}
-
     assert load == "256"
     assert plain.startswith(f"{rates['plain', 256]:,.0f} (fastest) ± ")
     assert deep.startswith(f"{rates['mtp3', 256]:,.0f} ± ")
@@ -139,7 +135,6 @@ def test_latency_acceptance_and_whether_deeper_drafts_pay_stand_by_load_and_dept
     shown_page = shown(results)
     first = results.windows[0].request_s
     assert first
-
     by_load = [found for found in shown_page.tables if found[0][0] == "Requests" and len(found[0]) == 3]
     assert f"{first.mean:#.3g} / {first.p95:#.3g}" in [found[1][1] for found in by_load]
     assert ["Requests", "depth 3"] in [found[0] for found in shown_page.tables]
@@ -155,7 +150,6 @@ def test_latency_acceptance_and_whether_deeper_drafts_pay_stand_by_load_and_dept
 def test_what_is_missing_is_said_in_words() -> None:
     results = small(depths=(0,), streamed=False)
     nothing = shown(Results(results.setting, ())).text
-
     for text, words in (
         (shown(results).text, "No time to first token"),
         (shown(results).text, "no two depths to compare"),
@@ -170,7 +164,6 @@ def test_what_is_missing_is_said_in_words() -> None:
 def test_cells_tell_invalid_from_not_measured() -> None:
     results = with_windows(small(), {"invalid": ("foreign traffic",)})
     rates = shown(replace(results, windows=results.windows[:-1])).rows("Requests", "depth 0")
-
     assert rates[1][1] == "invalid"
     assert rates[2][2] == "-"
 
@@ -181,7 +174,6 @@ def test_invalid_and_flagged_windows_are_listed_with_every_reason() -> None:
     invalid, flagged = [
         found for found in shown_page.tables if (found[0][0], found[0][-1]) == ("Route", "Why")
     ]
-
     where = ["table", "plain", "1", "1", "plain:8000", "2026-03-14 09:01 UTC"]
     assert invalid[1] == [*where, "http_500: 1; timeout: 2", "1 request failed; foreign traffic"]
     assert flagged[1][-2:] == ["none", "few requests"]
@@ -192,7 +184,6 @@ def test_an_open_loop_has_a_table_of_its_own() -> None:
     open_loop = {"cell": SweepCell("table", "plain", 64, 0, 2.5)}
     results = with_windows(small(), open_loop | {"first_token_s": None, "stderr": 0.0})
     row = shown(results).rows("Pool", "Sent/s")[1]
-
     assert row[:3] == ["depth 0", "2.5", "64"]
     assert row[6:] == ["-", "-", "1.0 / 0.0", "yes"]
     flagged = with_windows(small(), open_loop | {"flags": ("few",)})
@@ -201,7 +192,6 @@ def test_an_open_loop_has_a_table_of_its_own() -> None:
 
 def test_every_heading_of_a_simulated_sweep_says_so_and_none_of_a_real_one() -> None:
     simulated, real = shown(small()), shown(small(simulated=""))
-
     assert len(simulated.headings) > 5
     assert all("(simulated)" in heading for heading in simulated.headings)
     assert "not from a GPU" in simulated.text
@@ -218,9 +208,7 @@ def test_text_from_outside_is_escaped_wherever_it_enters() -> None:
         {"flags": (evil,), "cell": SweepCell(evil, evil, 1)},
     )
     results = replace(results, setting=replace(results.setting, model=evil, client=evil, tool=evil))
-
     source = written(results, replace(findings(results), words=(evil,)), drawn=True)
-
     assert "<script" not in source
     assert Page(source).text.count(evil) > 10
 
@@ -228,7 +216,6 @@ def test_text_from_outside_is_escaped_wherever_it_enters() -> None:
 def test_nothing_is_fetched_run_or_hidden_from_keyboards_and_screen_readers() -> None:
     source = written(small(), drawn=True)
     parsed = Page(source)
-
     names = [name for name, _ in parsed.tags]
     assert not {"script", "link", "iframe", "img", "object"} & set(names)
     assert not re.search(r"url\((?!#)|@import", source)
@@ -256,7 +243,6 @@ def test_windows_of_another_benchmark_are_named_and_lack_nothing_but_figures() -
     )
     bare |= {"source": "bench.json", "told": Speculation(10, 20)}
     text = shown(with_windows(small(depths=(3,)), bare, bare), drawn=True).text
-
     assert "Read from bench.json" in text
     assert "No request times" in text
     assert plots.MISSING["acceptance"] in text
@@ -267,7 +253,6 @@ def test_a_pool_that_schedules_itself_is_named_and_its_schedule_shown() -> None:
     results = small()
     own = replace(results.setting.pools["mtp3"], ranges=((1, 63, 3), (64, 512, 0)))
     shown_page = shown(with_pools(results, mtp3=own))
-
     assert shown_page.rows("Requests", "depth 0")[0][2] == "mtp3 (schedules itself)"
     assert shown_page.rows("Pool", "Depth")[2][3] == "[[1, 63, 3], [64, 512, 0]]"
 
@@ -285,7 +270,6 @@ def test_page_plots_and_data_are_written_again_over_what_was_there_and_come_back
     first = write(results, findings(results), folder)
     before = {path: path.read_bytes() for path in first}
     again = write(results, findings(results), folder)
-
     names = ["report.html", "windows.csv", "results.json"]
     names += [f"table-{kind}.png" for kind in ("throughput", "latency", "acceptance", "tokens")]
     assert [path.name for path in first] == names
@@ -298,7 +282,6 @@ def test_page_plots_and_data_are_written_again_over_what_was_there_and_come_back
 def test_routes_are_no_paths_and_do_not_overwrite_each_other(tmp_path: Path) -> None:
     results = small(routes=("../a", "__/a", "表"), depths=(0,))
     pictures = [path for path in write(results, findings(results), tmp_path) if path.suffix == ".png"]
-
     assert len(pictures) == len(set(pictures)) == 6
     assert all(path.parent == tmp_path for path in pictures)
 
@@ -306,7 +289,6 @@ def test_routes_are_no_paths_and_do_not_overwrite_each_other(tmp_path: Path) -> 
 def test_the_csv_has_a_row_a_window_and_a_column_a_figure() -> None:
     results = small(repeats=2)
     read = rows(results)
-
     assert len(read) == len(results.windows)
     for row, window in zip(read, results.windows, strict=True):
         assert [row[name] for name in ("route", "pool", "load", "repeat")] == [
@@ -324,7 +306,6 @@ def test_the_csv_has_a_row_a_window_and_a_column_a_figure() -> None:
 
 def test_what_a_window_lacks_is_empty_in_the_csv_and_the_columns_stay() -> None:
     first, *_ = rows(small(depths=(0,), streamed=False))
-
     assert first["first_token_s_p99"] == ""
     assert first["speculation_drafts"] == ""
     assert "told_length" in first
@@ -336,7 +317,6 @@ def test_invalid_windows_stand_in_the_csv_with_their_reasons_and_errors() -> Non
     first, second = rows(
         with_windows(small(depths=(3,)), spoilt | {"errors": {"http_500": 1, "timeout": 2}}, stray)
     )
-
     assert first["valid"] == "False"
     assert first["invalid"] == "1 request failed; foreign, traffic"
     assert (first["errors"], first["errors_by_kind"]) == ("3", "http_500: 1; timeout: 2")
@@ -347,6 +327,5 @@ def test_invalid_windows_stand_in_the_csv_with_their_reasons_and_errors() -> Non
 
 def test_a_sweep_without_a_window_is_written_too(tmp_path: Path) -> None:
     results = Results(small().setting, ())
-
     names = [path.name for path in write(results, findings(results), tmp_path)]
     assert names == ["report.html", "windows.csv", "results.json"]

@@ -99,9 +99,7 @@ async def test_every_cell_is_measured_once_on_an_engine_of_its_pool(
     monkeypatch: pytest.MonkeyPatch, well: set[str]
 ) -> None:
     fake = Fake()
-
     going, told = await done(monkeypatch, fake)
-
     assert sorted(found.cell for found in fake.kept) == sorted(GRID)
     pools = {engine.name: engine.pool for engine in PLAN.engines}
     assert all(pools[found.engine] == found.cell.pool for found in fake.kept)
@@ -119,9 +117,7 @@ async def test_what_an_earlier_run_measured_is_not_measured_again_unless_it_was_
 ) -> None:
     fake = Fake()
     lost = [window(GRID[0], "e", "1 request failed")] * 2
-
     going, _ = await done(monkeypatch, fake, before=[window(cell) for cell in GRID[2:]] + lost)
-
     assert sorted(found.cell for found in fake.kept) == sorted(GRID[:2])
     assert len(going.windows) == len(GRID)
 
@@ -134,7 +130,6 @@ async def test_a_lost_window_is_tried_once_more(monkeypatch: pytest.MonkeyPatch,
         return ["1 request failed"] if cell == GRID[3] or (cell == GRID[0] and tries[cell] == 1) else []
 
     going, told = await done(monkeypatch, Fake(reasons))
-
     assert going.lost == [GRID[3]]
     assert {cell: count for cell, count in tries.items() if count > 1} == {GRID[0]: 2, GRID[3]: 2}
     assert told.states[-1].invalid == 3
@@ -145,9 +140,7 @@ async def test_an_engine_that_dies_leaves_its_cells_to_the_others_of_its_pool(
 ) -> None:
     well.remove("p1")
     fake = Fake(lambda engine, _: ["the engine died"] if engine.name == "p1" else [])
-
     going, told = await done(monkeypatch, fake)
-
     assert going.gone == {"p1": "its /health does not answer 200"}
     assert going.lost == []
     assert {found.cell for found in fake.kept if found.valid} == set(GRID)
@@ -159,9 +152,7 @@ async def test_a_pool_without_an_engine_left_does_not_hold_up_the_others(
     monkeypatch: pytest.MonkeyPatch, well: set[str]
 ) -> None:
     fake = Fake(lambda engine, _: ["somebody else's requests"] if engine.name == "m1" else [])
-
     going, told = await done(monkeypatch, fake)
-
     assert going.gone == {"m1": "3 windows in a row were lost: somebody else's requests"}
     assert {found.cell for found in fake.kept if found.valid} == {c for c in GRID if c.pool == "plain"}
     assert {cell.pool for cell in going.due} == {"mtp3"}
@@ -184,9 +175,7 @@ async def test_an_engine_that_comes_back_goes_on(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(EngineClient, "healthy", healthy)
     plan = replace(PLAN, engines=PLAN.engines[2:], patience_s=60)
     monkeypatch.setattr(run, "_ASK_AGAIN_S", 0)
-
     going, told = await done(monkeypatch, Fake(reasons), plan=plan)
-
     assert told.notes == ["engine m1 is not well; it has 60 s to come back"]
     assert (asked, going.gone, going.lost, going.due) == (3, {}, [], [])
 
@@ -201,8 +190,6 @@ async def test_new_cells_come_from_what_was_measured(monkeypatch: pytest.MonkeyP
         return [cell for cell in left if not cell.repeat] or left
 
     monkeypatch.setattr(run, "due", due)
-
     _, told = await done(monkeypatch, fake := Fake())
-
     assert sorted(found.cell for found in fake.kept) == sorted([*GRID, *wanted])
     assert any(row.cell is None for state in told.states for row in state.rows)

@@ -31,16 +31,14 @@ def changed(**values: object) -> Setting:
 
 
 def test_what_was_measured_is_there_when_the_sweep_goes_on(tmp_path: Path) -> None:
-    with SweepFile(tmp_path / "new") as store:
-        assert store.open(SETTING).windows == ()
-        store.add(window(1))
-        store.add(window(10))
+    with SweepFile(tmp_path / "new") as file:
+        assert file.open(SETTING).windows == ()
+        file.add(window(1))
+        file.add(window(10))
         assert read(tmp_path / "new").windows == (window(1), window(10))
-
-    with SweepFile(tmp_path / "new") as store:
-        results = store.open(changed(started="2026-02-02T00:00:00Z"))
-        store.add(window(1, "mtp3"))
-
+    with SweepFile(tmp_path / "new") as file:
+        results = file.open(changed(started="2026-02-02T00:00:00Z"))
+        file.add(window(1, "mtp3"))
     assert results.setting == SETTING
     assert results.windows == (window(1), window(10))
     assert len(read(tmp_path / "new").windows) == 3
@@ -49,18 +47,16 @@ def test_what_was_measured_is_there_when_the_sweep_goes_on(tmp_path: Path) -> No
 def test_wherever_a_kill_cut_the_file_off_the_sweep_goes_on_from_its_last_whole_window(
     tmp_path: Path,
 ) -> None:
-    with SweepFile(tmp_path) as store:
-        store.open(SETTING)
-        store.add(window(1))
+    with SweepFile(tmp_path) as file:
+        file.open(SETTING)
+        file.add(window(1))
     whole = (tmp_path / NAME).read_bytes()
-
     for length in {*range(0, len(whole), 9), len(whole) - 1, len(whole)}:
         (tmp_path / NAME).write_bytes(whole[:length])
         left = (window(1),) if length == len(whole) else ()
-        with SweepFile(tmp_path) as store:
-            assert store.open(SETTING) == Results(SETTING, left)
-            store.add(window(10))
-
+        with SweepFile(tmp_path) as file:
+            assert file.open(SETTING) == Results(SETTING, left)
+            file.add(window(10))
         assert read(tmp_path) == Results(SETTING, (*left, window(10)))
 
 
@@ -70,21 +66,20 @@ def test_a_full_disk_is_an_answer_and_costs_no_window_before(
     def full(number: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with SweepFile(tmp_path) as store:
-        store.open(SETTING)
-        store.add(window(1))
+    with SweepFile(tmp_path) as file:
+        file.open(SETTING)
+        file.add(window(1))
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(ConfigError, match="No space left on device"):
-            store.add(window(10))
-
+            file.add(window(10))
     assert read(tmp_path).windows[0] == window(1)
 
 
 def test_pools_routes_and_loads_may_come(tmp_path: Path) -> None:
     """One GPU is enough: its engine is started at another depth, and the same sweep goes on."""
-    with SweepFile(tmp_path) as store:
-        store.open(SETTING)
-        store.add(window())
+    with SweepFile(tmp_path) as file:
+        file.open(SETTING)
+        file.add(window())
     later = changed(
         pools={
             "plain": SweptPool(0, engines=2),
@@ -93,10 +88,8 @@ def test_pools_routes_and_loads_may_come(tmp_path: Path) -> None:
         routes={"table": RequestShape("Table Recognition:", 3, True, 4096)},
         loads=(1, 32),
     )
-
-    with SweepFile(tmp_path) as store:
-        setting = store.open(later).setting
-
+    with SweepFile(tmp_path) as file:
+        setting = file.open(later).setting
     assert list(setting.pools) == ["plain", "mtp3", "mtp1"]
     assert setting.pools["plain"].engines == 2
     assert list(setting.routes) == ["text", "table"]
@@ -105,15 +98,15 @@ def test_pools_routes_and_loads_may_come(tmp_path: Path) -> None:
 
 
 def test_the_gpu_need_be_named_once(tmp_path: Path) -> None:
-    with SweepFile(tmp_path) as store:
-        store.open(SETTING)
-        assert store.preview(changed(gpu="1x H100")).setting.gpu == "1x H100"
-    with SweepFile(tmp_path) as store:
-        store.open(changed(gpu="1x H100"))
-    with SweepFile(tmp_path) as store:
-        assert store.open(SETTING).setting.gpu == "1x H100"
+    with SweepFile(tmp_path) as file:
+        file.open(SETTING)
+        assert file.preview(changed(gpu="1x H100")).setting.gpu == "1x H100"
+    with SweepFile(tmp_path) as file:
+        file.open(changed(gpu="1x H100"))
+    with SweepFile(tmp_path) as file:
+        assert file.open(SETTING).setting.gpu == "1x H100"
         with pytest.raises(ConfigError, match="measured with gpu '1x H100', now it is '1x L40S'"):
-            store.preview(changed(gpu="1x L40S"))
+            file.preview(changed(gpu="1x L40S"))
 
 
 @pytest.mark.parametrize(
@@ -138,13 +131,11 @@ def test_the_gpu_need_be_named_once(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_stand_side_by_side_is_refused(tmp_path: Path, now: Setting, said: str) -> None:
-    with SweepFile(tmp_path) as store:
-        store.open(SETTING)
+    with SweepFile(tmp_path) as file:
+        file.open(SETTING)
     before = (tmp_path / NAME).read_bytes()
-
-    with SweepFile(tmp_path) as store, pytest.raises(ConfigError) as refused:
-        store.open(now)
-
+    with SweepFile(tmp_path) as file, pytest.raises(ConfigError) as refused:
+        file.open(now)
     assert said in refused.value.problems[0]
     assert "another --out" in refused.value.problems[0]
     assert (tmp_path / NAME).read_bytes() == before
@@ -171,12 +162,10 @@ def test_two_sweeps_do_not_write_to_one_file(tmp_path: Path) -> None:
 def test_what_is_no_sweep_is_said_to_be_none(tmp_path: Path, content: bytes | None, said: str) -> None:
     if content is not None:
         (tmp_path / NAME).write_bytes(content)
-
     with pytest.raises(ConfigError) as refused:
         read(tmp_path)
-
     assert said in refused.value.problems[0]
     if content:
-        with SweepFile(tmp_path) as store, pytest.raises(ConfigError):
-            store.open(SETTING)
+        with SweepFile(tmp_path) as file, pytest.raises(ConfigError):
+            file.open(SETTING)
         assert (tmp_path / NAME).read_bytes() == content

@@ -74,7 +74,6 @@ def test_a_pipe_or_a_terminal_that_can_draw_nothing_gets_a_line_for_each_window(
         display.finished(WINDOW, STATE)
         display.finished(LOST, STATE)
         display.note(NOTE)
-
     left = "[12 windows done, 1 invalid, 68 to go, 2 h 13 min left; SIMULATED engines, fit h100-9b]"
     assert stream.getvalue().splitlines() == [
         "text, 32 at a time on gpu-1:8000 (mtp3): 2,346 tokens/s, acceptance length 3.10, 3.2 s a request, "
@@ -92,7 +91,6 @@ def test_a_terminal_gets_a_table_with_a_row_an_engine(monkeypatch: pytest.Monkey
         display.finished(WINDOW, STATE)
         display.finished(LOST, STATE)
         display.note(NOTE)
-
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
     rows = {line.split()[0]: " ".join(line.split()) for line in shown.splitlines() if line.startswith("gpu-")}
     assert rows["gpu-1:8000"] == "gpu-1:8000 mtp3 text, 32 at a time window 75 s 2,346 33"
@@ -125,7 +123,6 @@ def planned(setting: Setting = SETTING, *, done: bool = False) -> list[str]:
 
 def test_before_anything_is_sent_it_is_said_what_will_be_done() -> None:
     lines = planned()
-
     assert lines[0].startswith("sweep of glm-ocr: text, table; 1, 10, 24, 32, 40, 64, 80, 128, 256 requests")
     assert "SIMULATED engines (fit h100-9b)" in lines[1]
     assert "pool mtp3: depth 3; 1 engine, version simulated" in lines
@@ -138,7 +135,6 @@ def test_before_anything_is_sent_it_is_said_what_will_be_done() -> None:
 def test_cells_that_a_pool_may_not_have_are_named() -> None:
     pool = changed(SETTING.pools["mtp3"], max_load=64, ranges=((1, 16, 3), (17, 64, 0)))
     lines = planned(changed(SETTING, pools={**SETTING.pools, "mtp3": pool}, simulated=""))
-
     assert "note: pool mtp3 takes at most max_load 64; left out: 80, 128, 256" in lines
     assert "pool mtp3: depth 3, which it schedules by batch size; 1 engine, version simulated" in lines
     assert "SIMULATED" not in "\n".join(lines)
@@ -148,9 +144,7 @@ def test_what_was_found_is_a_table_a_route_and_its_words() -> None:
     windows = tuple(w for w in RESULTS.windows if w.cell != SweepCell("text", "mtp3", 1))
     results = changed(RESULTS, windows=windows)
     concluded = findings(results)
-
     lines = list(describe_findings(results, concluded))
-
     head = "text: output tokens per second of one engine, by requests on it (SIMULATED, fit h100-9b)"
     at = lines.index(head)
     assert lines[at + 1].split() == ["load", "plain", "mtp3"]
@@ -165,14 +159,12 @@ def test_what_was_found_is_a_table_a_route_and_its_words() -> None:
 def test_real_figures_are_those_of_the_gpu_that_the_operator_named(gpu: str, said: str) -> None:
     real = sweep(depths=(0, 3), routes=("text",), simulated="")
     named = changed(real, setting=changed(real.setting, gpu=gpu))
-
     assert said in list(describe_findings(named, findings(real)))[1]
 
 
 def test_what_is_missing_is_named_with_the_engine_that_failed() -> None:
     lost, never = SweepCell("text", "mtp3", 10), SweepCell("table", "mtp3", 1, per_s=2)
     gone = {"b": "its /health does not answer 200"}
-
     assert describe_missing([], [], {}) == []
     assert describe_missing([], [], gone) == []
     missing = [lost, never, SweepCell("table", "mtp3", 32), SweepCell("table", "mtp3", 64, 1)]

@@ -15,7 +15,6 @@ def test_a_window_is_the_same_after_a_trip_through_json() -> None:
         speculation=Speculation(10, 25, 30, (10.0, 9.0, 6.0)),
         invalid=("1 request failed",),
     )
-
     assert msgspec.json.decode(msgspec.json.encode(window), type=Window) == window
     assert not window.valid
 
@@ -27,7 +26,6 @@ def test_cells_sort_by_route_pool_and_load() -> None:
         SweepCell("text", "a", 10, 1),
         SweepCell("text", "a", 10),
     ]
-
     assert sorted(cells) == [cells[3], cells[2], cells[1], cells[0]]
 
 

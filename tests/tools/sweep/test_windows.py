@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.model import Speculation
 from gateway.tools.sweep.engine_clients import RequestRecord
 from gateway.tools.sweep.sweep_values import Spread, SweepCell, Window
-from gateway.tools.sweep.windows import EngineSample, elapsed, foreign, steady, window
+from gateway.tools.sweep.windows import EngineSample, elapsed, others_requests, steady, window
 from gateway.wire.vllm.engine import EngineReading, EngineWork, Simulated
 
 LOAD = 4
@@ -145,7 +145,7 @@ def test_only_ours_is_not_foreign() -> None:
         sample(1, running=3, waiting=1, finished=102, in_flight=4, sent=7),
         sample(2, finished=107, in_flight=0, sent=7),
     ]
-    assert foreign(samples, LOAD) == ""
+    assert others_requests(samples, LOAD) == ""
 
 
 @pytest.mark.parametrize(
@@ -157,11 +157,11 @@ def test_only_ours_is_not_foreign() -> None:
     ],
 )
 def test_what_cannot_be_ours_is_foreign(now: EngineSample, said: str) -> None:
-    assert said in foreign([sample(0, finished=100), now], LOAD)
+    assert said in others_requests([sample(0, finished=100), now], LOAD)
 
 
 def test_an_engine_that_works_before_we_do_is_somebody_elses() -> None:
-    assert "the engine had 1, at most 0 were ours" in foreign([sample(0, running=1)], LOAD)
+    assert "the engine had 1, at most 0 were ours" in others_requests([sample(0, running=1)], LOAD)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30), st.booleans())
@@ -174,7 +174,7 @@ def test_requests_that_come_and_go_are_never_foreign(moves: list[tuple[int, int]
         known = done if late else ended
         samples.append(sample(at, running=sent - known, finished=known, in_flight=sent - ended, sent=sent))
         done = ended
-    assert foreign(samples, 1000) == ""
+    assert others_requests(samples, 1000) == ""
 
 
 def test_a_window_counts_what_happened_in_it() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import random
 import signal
@@ -23,7 +22,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.serving import ROOT, Served, serve
 from gateway import cli
 from gateway.config import load
-from gateway.server import workers
+from gateway.errors import ConfigError
+from gateway.server.worker_channel import ParentChannel
+from gateway.server.worker_parent import WorkerParent
+from gateway.server.worker_process import ParentsEngine
 from tests.support import FakeEngine, answer, chat, served, until
 
 if TYPE_CHECKING:
@@ -82,7 +84,9 @@ class Host:
         (pid,) = (
             child
             for child in children(self.pid)
-            if Path(f"/proc/{child}/cmdline").read_bytes().endswith(b"gateway.server.workers\0%d\0" % number)
+            if Path(f"/proc/{child}/cmdline")
+            .read_bytes()
+            .endswith(b"gateway.server.worker_process\0%d\0" % number)
         )
         return pid
 
@@ -249,94 +253,82 @@ def test_a_port_that_is_taken_is_told_once_and_ends_all(tmp_path: Path, which: s
     assert "address already in use" in told
 
 
-def crew_of(tmp_path: Path, engine: str = "http://127.0.0.1:9") -> workers.Crew:
+def open_sockets() -> set[str]:
+    """The sockets of this process."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(link))
+    return {name for name in found if name.startswith("socket:")}
+
+
+def parent_of(tmp_path: Path, engine: str = "http://127.0.0.1:9") -> WorkerParent:
     path = tmp_path / "routes.yaml"
     path.write_text(CONFIG.replace("ENGINE", engine).replace("PORT", str(neighbouring_ports())))
-    return workers.Crew(load(path, workers=2), path, "127.0.0.1", 0, ("text", "info"))
+    return WorkerParent(load(path, workers=2), path, "127.0.0.1", 0, ("text", "info"))
 
 
-async def test_connections_go_to_the_worker_with_the_fewest_that_takes_them(tmp_path: Path) -> None:
-    crew = crew_of(tmp_path)
-    ends = [socket.socketpair() for _ in range(2)]
-    with contextlib.ExitStack() as stack:
-        for worker, (own, far) in zip(crew._workers, ends, strict=True):
-            stack.enter_context(own)
-            stack.enter_context(far)
-            own.setblocking(False)
-            worker.channel, worker.ready = own, True
-
-        def given() -> list[int]:
-            assert crew._give(ends[0][0])
-            return [worker.connections for worker in crew._workers]
-
-        assert [given() for _ in range(4)] == [[1, 0], [1, 1], [2, 1], [2, 2]]
-        ends[0][1].send(workers._CLOSED * 2)
-        crew._hear(crew._workers[0])
-        assert [given(), given(), given()] == [[1, 2], [2, 2], [2, 3]]
-        ends[0][1].close()  # it has died, which nobody has noticed yet
-        assert given() == [2, 4]
-        crew._hear(crew._workers[0])
-        assert not crew._workers[0].ready
-        while crew._give(ends[0][0]):  # one that takes none is full at some time
-            pass
-        assert ends[1][1].recv(1) == workers._CONNECTION
-    crew._supervisor._socket.close()
-
-
-async def test_one_embedded_engine_serves_all_workers(
+async def test_one_embedded_engine_serves_all_workers_until_it_is_configured_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gateway.server.app.embedded_command", lambda *_: ["-c", "import sys; sys.stdin.read()"]
+        "gateway.server.embedded_process.embedded_command", lambda *_: ["-c", "import sys; sys.stdin.read()"]
     )
-    crew = crew_of(tmp_path, "embedded")
-    running = asyncio.create_task(crew.run())
-    await until(lambda: all(worker.ready for worker in crew._workers), LONG_S)
-    serving = [worker.process.pid for worker in crew._workers if worker.process]
-    assert sorted(children(os.getpid())) == sorted([crew._supervisor.pid or 0, *serving])
+    others = children(os.getpid())
+    parent = parent_of(tmp_path, "embedded")
+    running = asyncio.create_task(parent.run())
+    await until(lambda: all(worker.ready for worker in parent._workers), LONG_S)
+    serving = [worker.process.pid for worker in parent._workers if worker.process]
+    (engine,) = parent._embedded.pids
+    assert sorted(set(children(os.getpid())) - set(others)) == sorted([engine, *serving])
     assert not any(map(children, serving))
-    crew._stop(signal.SIGINT)
+    text = parent._path.read_text()
+    parent._path.write_text(text.replace("embedded", "http://127.0.0.1:9"))
+    await until(lambda: not parent._embedded.pids, LONG_S)
+    assert not alive(engine)
+    parent._stop(signal.SIGINT)
     await running
-    assert (crew.status, children(os.getpid())) == (0, [])
+    assert parent.status == 0
+    assert set(children(os.getpid())) <= set(others)
+
+
+def test_no_port_is_opened_for_an_embedded_engine_that_is_not_configured(tmp_path: Path) -> None:
+    before = open_sockets()
+    parent = parent_of(tmp_path)
+    assert parent._embedded.url is None
+    assert open_sockets() == before
+
+
+async def test_an_embedded_engine_is_added_by_a_restart_only(tmp_path: Path) -> None:
+    parent = parent_of(tmp_path)
+    text = parent._path.read_text()
+    parent._path.write_text(text.replace("http://127.0.0.1:9", "embedded"))
+    with pytest.raises(ConfigError, match="embedded is added by a restart only"):
+        await parent._reload(load(parent._path, workers=2))
+    assert parent._embedded.url is None
 
 
 async def test_an_embedded_engine_is_killed_once_though_every_worker_says_that_it_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crew = crew_of(tmp_path)
+    parent = parent_of(tmp_path)
     killed: list[str] = []
-    monkeypatch.setattr(crew._supervisor, "kill", lambda: killed.append("killed"))
-    for worker in crew._workers:
+    monkeypatch.setattr(parent._embedded, "kill", lambda: killed.append("killed"))
+    for worker in parent._workers:
         near, far = socket.socketpair()
         with near, far:
             worker.channel = near
-            workers._FarKeeper(crew._supervisor.url, far).kill()
-            crew._hear(worker)
+            ParentsEngine(None, ParentChannel(far)).kill()
+            parent._hear(worker)
     assert killed == ["killed"]
-    crew._supervisor._socket.close()
 
 
 async def test_what_dead_processes_leave_to_the_first_process_is_freed(tmp_path: Path) -> None:
-    crew = crew_of(tmp_path)
+    parent = parent_of(tmp_path)
     left = os.posix_spawn("/bin/true", ["true"], {})  # noqa: ASYNC221 - nobody waits for it
     own = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
-    crew._workers[0].process = own
+    parent._workers[0].process = own
     await until(lambda: not alive(left), LONG_S)
-    crew._reap()
+    parent._reap()
     assert left not in children(os.getpid())
     assert await own.wait() == 0
-    crew._supervisor._socket.close()
-
-
-def test_every_line_of_a_workers_log_has_its_number(caplog: pytest.LogCaptureFixture) -> None:
-    log = logging.getLogger("gateway.tests")
-    caplog.handler.addFilter(named := workers._named(3))
-    try:
-        log.warning("one", extra={"fields": {"status": 200}})
-        log.warning("two")
-    finally:
-        caplog.handler.removeFilter(named)
-    assert [record.__dict__["fields"] for record in caplog.records] == [
-        {"worker": 3, "status": 200},
-        {"worker": 3},
-    ]
