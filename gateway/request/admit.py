@@ -17,7 +17,7 @@ from gateway.state.lease import Lease
 if TYPE_CHECKING:
     from gateway.config import Queue
     from gateway.request.attempt import AttemptFailed
-    from gateway.request.progress import IncomingRequest, RequestProgress
+    from gateway.request.record import IncomingRequest, RequestProgress
     from gateway.state.queues import Waiter
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics

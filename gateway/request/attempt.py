@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from gateway.request.engine_request import EngineRequest
-    from gateway.request.progress import AnswerOutcome
+    from gateway.request.record import AnswerOutcome
     from gateway.state.lease import Lease
     from gateway.upstream.client import EngineClient, EngineResponse
 

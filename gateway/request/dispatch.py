@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gateway.images.fetch import ImageFetcher
     from gateway.images.inspector import ImageInspector
     from gateway.request.attempt import GatewayResponse
-    from gateway.request.progress import RequestProgress
     from gateway.request.receive import ReceivedRequest
+    from gateway.request.record import RequestProgress
     from gateway.state.fleet import Fleet
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics

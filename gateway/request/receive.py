@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.images.fetch import ImageFetcher
     from gateway.images.inspector import ImageInspector
     from gateway.model import Buffer, SortFacts
-    from gateway.request.progress import RequestProgress
+    from gateway.request.record import RequestProgress
     from gateway.wire.image.headers import DataUrl, T
     from gateway.wire.image.remote_url import RemoteUrl
     from gateway.wire.openai import CompletionRequest
