@@ -11,7 +11,8 @@ from gateway.config import Timeouts, parse
 from gateway.errors import GatewayError
 from gateway.model import Engine
 from gateway.policy.fail.breaker import Phase
-from gateway.request.attempt import AttemptFailed, EngineRequest, GatewayResponse, attempt
+from gateway.request.attempt import AttemptFailed, GatewayResponse, attempt
+from gateway.request.engine_request import EngineRequest
 from gateway.request.record import AnswerOutcome
 from gateway.state.body_memory import BodyMemory
 from gateway.state.fleet import Fleet
