@@ -18,6 +18,7 @@ import functools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -94,6 +95,16 @@ def _ask(url: str, *, stream: bool) -> None:
         assert answer.headers["x-ocr-route-reason"] == "prompt"
 
 
+def _wait_for(port: int) -> None:
+    """Wait until something listens on a port of this machine."""
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+
+
 def _report(url: str, recorder: Recorder, *, stream: bool) -> None:
     """Ask, and print the median walk."""
     walks = []
@@ -132,6 +143,8 @@ def main() -> None:
     deep, plain, port = (str(free_port()) for _ in range(3))
     command = [sys.executable, "-m", "gateway.cli", "simulated-engine", "--port"]
     engines = [subprocess.Popen([*command, deep, "--depth", "3"]), subprocess.Popen([*command, plain])]
+    for at in (deep, plain):  # one that comes up after the gateway would be on probation
+        _wait_for(int(at))
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "routes.yaml")
         config.write_text(CONFIG.format(deep, plain))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -208,7 +209,9 @@ class RequestRecord(NamedTuple):
         speculation: what was drafted for its answer, where that is known and believed.
         speculation_source: where that is known from.
         image_bytes: of its images, decoded.
+        depths: of the engine of each attempt, under the load that the attempt made.
         retried: how each attempt but the last failed.
+        overhead: seconds that stages of the path took in the gateway, by stage.
         why: what the choice of an engine went by, what came between, and how it failed.
         trace_id: of its trace; None where it is not traced.
         pages: where it is a document.
@@ -232,7 +235,9 @@ class RequestRecord(NamedTuple):
     speculation: Speculation | None = None
     speculation_source: str | None = None
     image_bytes: int = 0
+    depths: tuple[int, ...] = ()
     retried: tuple[str, ...] = ()
+    overhead: Mapping[str, float] = MappingProxyType({})
     why: str = ""
     trace_id: str | None = None
     pages: PageCounts | None = None

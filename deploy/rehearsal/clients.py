@@ -13,18 +13,17 @@ import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from PIL import Image, ImageDraw
 
 from deploy.rehearsal.kept_connections import KeptConnections
+from gateway.tools.demo.demo_load import PATH, PROMPTS, chat
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-PATH = "/v1/chat/completions"
-PROMPTS = ("Text Recognition:", "Table Recognition:", "Output the value of total")
 # How long clients keep idle connections: the openai SDK, which shares them between all that ask through it;
 # and aiohttp's, which stands for those that pause between requests.
 _SDK_KEEPS_S = 5.0
@@ -36,6 +35,7 @@ _ONE_IN_SLOW = 8
 _ONE_IN_LONG = 8
 # Fewer events leave more of a small machine to connections, which is what is rehearsed.
 _TOKENS_AN_EVENT = 8
+_STREAM: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 _PAUSE_AFTER_FAILURE_S = 0.1
 _TIMEOUT_S = 600.0
 
@@ -128,7 +128,15 @@ class Clients:
             long = number % _ONE_IN_LONG in (2, 4) and number // _ONE_IN_LONG % 2 == 0
             tokens = self._long_tokens if long else self._tokens + self._rng.randrange(self._tokens)
             kind = f"{'slow ' * slow}{'long ' * long}{'stream' if stream else 'whole'}"
-            body = _body(image, self._model, PROMPTS[number % len(PROMPTS)], tokens, stream=stream)
+            body = chat(
+                PROMPTS[number % len(PROMPTS)],
+                image,
+                model=self._model,
+                max_tokens=tokens,
+                ignore_eos=True,
+                stream_interval=_TOKENS_AN_EVENT,
+                **(_STREAM if stream else {}),
+            )
             client = _Client(
                 f"{number} ({kind})",
                 self._url + PATH,
@@ -227,18 +235,3 @@ def _page() -> str:
     data = io.BytesIO()
     image.save(data, "JPEG", quality=90)
     return f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}"
-
-
-def _body(image: str, model: str, prompt: str, tokens: int, *, stream: bool) -> bytes:
-    content = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": prompt}]
-    streaming = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-    return json.dumps(
-        {
-            "model": model,
-            "messages": [{"role": "user", "content": content}],
-            "max_tokens": tokens,
-            "ignore_eos": True,
-            "stream_interval": _TOKENS_AN_EVENT,
-            **streaming,
-        }
-    ).encode()

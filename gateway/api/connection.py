@@ -9,7 +9,7 @@ from gateway.api.client_transport import ClientTransport
 from gateway.api.request_cycle import RequestCycle
 from gateway.errors import GatewayError, RequestTimeout
 from gateway.policy.admit.connection_limits import overdue
-from gateway.upstream.unread import has_unread
+from gateway.upstream.http1 import has_unread
 from gateway.wire.http import response_head
 from gateway.wire.http.phases import (
     COMPLETE,

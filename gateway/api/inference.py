@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gateway.api.request_cycle import CYCLE, too_large
 from gateway.errors import ClientLeft, GatewayError, InternalError, UnsupportedMediaType
-from gateway.request.progress import IncomingRequest, RequestProgress
+from gateway.request.record import IncomingRequest, RequestProgress
 from gateway.wire import openai
 from gateway.wire.http import trace_context
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import GatewayError, InternalError
 from gateway.request.attempt import GatewayResponse
-from gateway.request.progress import AnswerOutcome
+from gateway.request.record import AnswerOutcome
 from gateway.wire import mistral, openai
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from gateway.errors import Unavailable
 from gateway.images.fair_limiter import FairLimiter
 from gateway.request.admit import refuse_draining
 from gateway.request.attempt import GatewayResponse
-from gateway.request.progress import DocumentProgress
-from gateway.request.record import Accounting
+from gateway.request.record import Accounting, DocumentProgress
 from gateway.wire import mistral
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.images.fetch import ImageFetcher
     from gateway.images.inspector import ImageInspector
     from gateway.request.dispatch import Dispatcher
-    from gateway.request.progress import RequestProgress
+    from gateway.request.record import RequestProgress
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics
 

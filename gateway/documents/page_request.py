@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gateway.errors import BadRequest, EngineTooSlow, GatewayError, RateLimited
-from gateway.request.progress import IncomingRequest, RequestProgress
+from gateway.request.record import IncomingRequest, RequestProgress
 from gateway.wire import mistral
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.model import SortDecision
     from gateway.request.attempt import GatewayResponse
     from gateway.request.dispatch import Dispatcher
-    from gateway.request.progress import DocumentProgress
+    from gateway.request.record import DocumentProgress
     from gateway.state.body_memory import MemoryClaim
     from gateway.state.lease import Lease
     from gateway.state.store import State

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.documents.open_document import OpenDocument, PageImage
     from gateway.images.inspector import ImageInspector
     from gateway.request.dispatch import Dispatcher
-    from gateway.request.progress import DocumentProgress, RequestProgress
+    from gateway.request.record import DocumentProgress, RequestProgress
     from gateway.state.store import State
     from gateway.wire.mistral import DocumentRequest
 

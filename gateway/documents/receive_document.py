@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.images.fetch import ImageFetcher
     from gateway.model import Buffer, SortDecision
     from gateway.policy.sort.evidence import SortRules
-    from gateway.request.progress import IncomingRequest, RequestProgress
+    from gateway.request.record import IncomingRequest, RequestProgress
     from gateway.wire.mistral import DocumentRequest
 
 _JSON, _FORM = "application/json", "multipart/form-data"

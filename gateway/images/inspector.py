@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from gateway.wire.image.headers import DataUrl, ImageInfo
 
 T = TypeVar("T")
-D = TypeVar("D", bound="Buffer")
 
 # Images that are decoded at once, each in a process, and whose headers are read at once, each in a thread.
 WORKERS = 2
 _READERS = 2
 # A header is read at once where its image's text is no longer than this: it takes a millisecond, five for a
 # hostile image. Where the event loop is busy, a thread would get to run only after many times that.
-_INLINE_BYTES = 4 * 1024 * 1024
+INLINE_BYTES = 4 * 1024 * 1024
 # The memory of all images that are decoded at once. An image that needs more is not decoded.
 DECODING_BYTES = 512 * 1024 * 1024
 # The memory of a process: that, and the encoded image, as it came and as it is read.
@@ -67,9 +66,9 @@ class ImageInspector:
         return await self._in_time(until, client, weight, functools.partial(self._workers.guess, url))
 
     async def read(
-        self, make: Callable[[D], DataUrl], data: D, *, max_pixels: int, client: str = ""
+        self, make: Callable[[headers.T], DataUrl], data: headers.T, *, max_pixels: int, client: str = ""
     ) -> tuple[DataUrl, ImageInfo]:
-        """Read an image's header and tail.
+        """Read a large image's header and tail, in a thread; see INLINE_BYTES.
 
         Args:
             make: makes a data URL of `data`: parse_data_url, from_whole_url or as_data_url.
@@ -80,9 +79,7 @@ class ImageInspector:
         Raises:
             BadImage: it must not be decoded, or cannot be.
         """
-        if len(data) <= _INLINE_BYTES:
-            return _read(make, data, max_pixels)
-        work = functools.partial(asyncio.to_thread, _read, make, data, max_pixels)
+        work = functools.partial(asyncio.to_thread, headers.read, make, data, max_pixels=max_pixels)
         return await self._reading.run(client, len(data), work)
 
     async def decode(self, data: Buffer, until: float, *, weight: int, client: str = "") -> None:
@@ -109,8 +106,3 @@ class ImageInspector:
                 return await self._decoding.run(client, weight, work)
         except TimeoutError:
             return None
-
-
-def _read(make: Callable[[D], DataUrl], data: D, max_pixels: int) -> tuple[DataUrl, ImageInfo]:
-    url = make(data)
-    return url, headers.inspect(url.data, max_pixels=max_pixels)

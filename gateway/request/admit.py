@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from typing import TYPE_CHECKING
 
 from gateway.errors import Unavailable
@@ -16,7 +17,7 @@ from gateway.state.lease import Lease
 if TYPE_CHECKING:
     from gateway.config import Queue
     from gateway.request.attempt import AttemptFailed
-    from gateway.request.progress import IncomingRequest, RequestProgress
+    from gateway.request.record import IncomingRequest, RequestProgress
     from gateway.state.queues import Waiter
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics
@@ -72,8 +73,10 @@ class Admission:
         state, now = self._state, asyncio.get_running_loop().time
         client = progress.incoming.client
         avoid = progress.lease.engine.name if failed and progress.lease else None
-        with self._metrics.timed("choose"), progress.stage("choose"):
+        with progress.stage("choose"):
+            arrived = time.perf_counter()
             taken = state.take(route, avoid, client)
+            progress.overhead["choose"] = time.perf_counter() - arrived
         if isinstance(taken, Lease):
             return taken
         if taken.reason is Fitness.DOWN:

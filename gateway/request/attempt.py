@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from gateway.request.engine_request import EngineRequest
-    from gateway.request.progress import AnswerOutcome
+    from gateway.request.record import AnswerOutcome
     from gateway.state.lease import Lease
     from gateway.upstream.client import EngineClient, EngineResponse
 
@@ -130,7 +130,7 @@ async def attempt(
                     lease.record_activity()
                     if span:
                         span.answered(answer.status)
-                    if failure := retry.failure_of(answer.status):
+                    if answer.status != 200 and (failure := retry.failure_of(answer.status)):
                         refusal = await _refusal(answer)
                         stopping = refusal.code == "engine_stopping"
                         raise AttemptFailed(Failure.STOPPING if stopping else failure, refusal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from gateway.errors import Unavailable
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from gateway.images.fetch import ImageFetcher
     from gateway.images.inspector import ImageInspector
     from gateway.request.attempt import GatewayResponse
-    from gateway.request.progress import RequestProgress
     from gateway.request.receive import ReceivedRequest
+    from gateway.request.record import RequestProgress
     from gateway.state.fleet import Fleet
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics
@@ -49,7 +50,7 @@ class Dispatcher:
         self._metrics = metrics
         self._vision = vision
         self._tracing = tracing
-        self._receiver = Receiver(vision, fetcher, metrics)
+        self._receiver = Receiver(vision, fetcher)
         self._admission = Admission(state, metrics)
 
     async def dispatch(
@@ -66,21 +67,24 @@ class Dispatcher:
             ClientLeft: there is nobody to answer.
         """
         incoming, fleet = progress.incoming, self._state.fleet
-        quota = progress.quota = self._state.quotas.open_use(incoming.key)
+        quota = progress.quota = self._state.quotas.open_use(incoming.key) if incoming.key else None
         if self._tracing:
             begun = self._tracing.begin(incoming.path, fleet.config.model, incoming.context)
             progress.trace, progress.context = begun
         with Accounting(self._state, self._metrics, progress):
             try:
                 refuse_draining(self._state, self._metrics, incoming)
-                quota.admit()
+                if quota:
+                    quota.admit()
                 with progress.stage("receive"):
                     received = await self._receiver.receive(progress, fleet.config)
-                    quota.add_image_bytes(progress.image_bytes)
+                    if quota:
+                        quota.add_image_bytes(progress.image_bytes)
                 with progress.stage("sort"):
                     route = await self._sort(progress, received, fleet)
-                with self._metrics.timed("forward"):
-                    request = EngineRequest.of(received, progress, fleet.config, route)
+                started = time.perf_counter()
+                request = EngineRequest.of(received, progress, fleet.config, route)
+                progress.overhead["forward"] = time.perf_counter() - started
                 # A request holds its body once, and nothing beside it while an engine works.
                 del received
                 await self._forward(progress, request, route, fleet.config.routes[route].queue, answer)
@@ -91,11 +95,11 @@ class Dispatcher:
 
     async def _sort(self, progress: RequestProgress, received: ReceivedRequest, fleet: Fleet) -> str:
         """Give a request its route, unless it came with one."""
-        with self._metrics.timed("sort"):
-            decision = progress.decision = progress.decision or await sort(
-                received, fleet.sorting, self._vision, progress.incoming.client
-            )
-        self._metrics.sorted(decision)
+        started = time.perf_counter()
+        decision = progress.decision = progress.decision or await sort(
+            received, fleet.sorting, self._vision, progress.incoming.client
+        )
+        progress.overhead["sort"] = time.perf_counter() - started
         return decision.route
 
     async def _forward(
@@ -114,16 +118,14 @@ class Dispatcher:
                 await answer(response)
 
         state, now = self._state, asyncio.get_running_loop().time
-        state.retries.count_request()
+        state.retries.requests += 1
         deadline = 0.0
         failed: AttemptFailed | None = None
         attempts = 0
         asked: set[str] = set()
         while True:
             with await self._admission.admit(progress, route, queue, deadline, failed) as lease:
-                self._metrics.chosen(route, lease.depth)
                 if failed:
-                    self._metrics.retried(route, failed.failure)
                     progress.retried += (failed.failure,)
                 else:
                     deadline = now() + request.timeouts.total_s

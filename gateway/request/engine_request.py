@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from gateway.config import Config, Timeouts
     from gateway.model import Buffer
-    from gateway.request.progress import RequestProgress
     from gateway.request.receive import ReceivedRequest
+    from gateway.request.record import RequestProgress
     from gateway.state.body_memory import MemoryClaim
     from gateway.telemetry.tracing import Trace
     from gateway.wire.openai import Dialect

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gateway.request.engine_request import EngineRequest
-    from gateway.request.progress import AnswerOutcome
+    from gateway.request.record import AnswerOutcome
     from gateway.state.lease import Lease
     from gateway.upstream.client import EngineResponse
 

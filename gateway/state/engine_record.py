@@ -146,6 +146,10 @@ class EngineRecord:
         """Forget that it refused work."""
         self.refused_at, self.rests_until = None, -math.inf
 
+    def is_sound(self) -> bool:
+        """Whether a success changes nothing: no failures count against it, and it refused no work."""
+        return self.breaker.phase is Phase.CLOSED and not self.breaker.failures and self.refused_at is None
+
     def record_success(self, now: float, begun: float) -> bool:
         """Note an answer to a request sent at `begun`; tell whether it ends a rest."""
         self.succeeded_at, self.failing_since = now, None

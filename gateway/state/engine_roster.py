@@ -135,7 +135,9 @@ class EngineRoster:
     # --- how they stand
 
     def choose(self, route: str, avoid: str | None) -> Choice:
-        """Choose an engine for one more request of a configured route; see policy.choose.balance."""
+        """Choose an engine for one more request of a route; none where no such route is configured."""
+        if route not in self._by_route:
+            return Choice(None, Fitness.DOWN)
         now = self._clock()
         self.update(now)
         fleet, board = self._fleet, self._board

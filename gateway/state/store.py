@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.policy.choose.balance import Choice, Fitness
+from gateway.policy.fail.breaker import Outcome
 from gateway.policy.fail.retry import Failure
 from gateway.state import outcomes, readings
 from gateway.state.alarm import Alarm
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from gateway.model import Engine, Reading
     from gateway.policy.choose.split import SplitInputs, SplitPlan
-    from gateway.policy.fail.breaker import Outcome
     from gateway.state.alarm import Timer
     from gateway.state.fleet import Fleet
     from gateway.state.queues import Waiter
@@ -149,14 +149,14 @@ class State:
 
     def choose(self, route: str, avoid: str | None = None) -> Choice:
         """Choose an engine for one more request of a route, without taking the place."""
-        return self._roster.choose(route, avoid) if route in self.queues else Choice(None, Fitness.DOWN)
+        return self._roster.choose(route, avoid)
 
     def take(self, route: str, avoid: str | None = None, client: str = "") -> Lease | Choice:
         """Take a place at once; where none may be had, or others wait already, tell why."""
         choice = self.choose(route, avoid)
         if choice.view is None:
             return choice
-        if self.queues:  # who came first is served first
+        if self.queues.total:  # requests are served in the order in which they came
             return Choice(None, Fitness.HELD)
         return self._lease(choice.view.engine.name, route, client)
 
@@ -189,13 +189,15 @@ class State:
 
     def pump(self) -> None:
         """Give free places to waiting requests, route by route in turn."""
+        if not (self.queues.total or (self._alarm and self._alarm.timer)):
+            return  # as nearly always
         now = self._clock()  # not later: a rest may end between its engine's being passed over and the alarm
         while turn := self.queues.take_next(self._free_engine):
             waiter, engine = turn
             waiter.lease = self._lease(engine, waiter.route, waiter.client)
             waiter.wake()
         if self._alarm:
-            if self.queues:
+            if self.queues.total:
                 self._alarm.set(self._roster.available_at(now), now)
             else:
                 self._alarm.clear()
@@ -207,13 +209,13 @@ class State:
     def _lease(self, engine: str, route: str, client: str) -> Lease:
         record = self._roster.records[engine]
         now, fleet, pool = self._clock(), self.fleet, record.engine.pool
-        record.count_trial(now)
+        if record.refused_at is not None:
+            record.count_trial(now)
         self._roster.add_request(record, route)
         places = self.queues.started(route, client)
-        depth, step_depth = (
-            fleet.depth(pool, record.in_flight + record.foreign),
-            fleet.step_depths.get(pool, 0),
-        )
+        depths = fleet.depths[pool]
+        depth = depths[min(record.in_flight + record.foreign, len(depths)) - 1]
+        step_depth = fleet.step_depths.get(pool, 0)
         chosen_by = "kept apart" if self._split.keeps_apart else fleet.chosen_by[route]
         # By keyword the call takes 1 us more.
         lease = Lease(record, route, client, self, places, self._clock, now, depth, step_depth, chosen_by)
@@ -278,9 +280,11 @@ class State:
 
     def record_outcome(self, lease: Lease, outcome: Outcome) -> None:
         """Feed an engine's breaker with what a request says of it; called by the lease."""
-        now, rules = self._clock(), self.fleet.rules
-        if outcomes.record_outcome(lease.record, outcome, now, rules, begun=lease.begun):
-            self._roster.refresh(lease.record, now)
+        now, record = self._clock(), lease.record
+        if outcome is Outcome.SUCCESS and record.is_sound():
+            record.succeeded_at, record.failing_since = now, None  # nothing changes, as nearly always
+        elif outcomes.record_outcome(record, outcome, now, self.fleet.rules, begun=lease.begun):
+            self._roster.refresh(record, now)
 
     def record_reading(self, name: str, reading: Reading) -> None:
         """Take over a reading of an engine's metrics."""

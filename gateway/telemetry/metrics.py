@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from bisect import bisect_left
 from collections import defaultdict
 from http import HTTPStatus
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -23,17 +22,14 @@ from gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import TracebackType
 
     from prometheus_client import Metric
 
-    from gateway.model import RequestRecord, SortDecision
+    from gateway.model import RequestRecord
     from gateway.policy.account.acceptance import Sample
     from gateway.state.fleet import Fleet
     from gateway.state.snapshot import Snapshot
     from gateway.state.store import State
-
-TimedStage = Literal["receive", "fetch", "sort", "choose", "forward"]
 
 _PREFIX = "ocr_gateway_"
 _CODES = frozenset((*map(int, HTTPStatus), 499))
@@ -288,25 +284,6 @@ class _Histogram(Collector):
         yield family
 
 
-class StageTimer:
-    """Notes how long a block takes, unless it raises; a generator would cost a request 8 us more."""
-
-    __slots__ = "_histogram", "_stage", "_started"
-
-    def __init__(self, histogram: _Histogram, stage: TimedStage) -> None:
-        self._histogram = histogram
-        self._stage = stage
-
-    def __enter__(self) -> None:
-        self._started = time.perf_counter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._histogram.observe(time.perf_counter() - self._started, self._stage)
-
-
 class Metrics:
     """The gateway's series; every label value is a configured name or a small closed set."""
 
@@ -379,33 +356,25 @@ class Metrics:
             return
         self._lengths.observe(sample.speculation.length, route, pool, sample.source)
 
-    def sorted(self, decision: SortDecision) -> None:
-        """Count a sorting decision."""
-        self._sorted.add(1, decision.route, decision.reason)
-
-    def timed(self, stage: TimedStage) -> StageTimer:
-        """Return a block whose time is noted as what a stage of the path cost, unless it raises."""
-        return StageTimer(self._overhead, stage)
-
-    def chosen(self, route: str, depth: int) -> None:
-        """Count an attempt by the depth of its engine under the load it made."""
-        self._chosen.add(1, route, str(depth))
-
     def shed(self, route: str, reason: str) -> None:
         """Count a request that gets no engine."""
         self._shed.add(1, route, reason)
-
-    def retried(self, route: str, reason: str) -> None:
-        """Count a further attempt."""
-        self._retries.add(1, route, reason)
 
     def reloaded(self, *, valid: bool) -> None:
         """Count a changed configuration."""
         (self._reloads if valid else self._bad_reloads).add(1)
 
     def finished(self, record: RequestRecord) -> None:
-        """Count one request's end; the labels `route` and `pool` are empty where they were not known yet."""
+        """Count one request; the labels `route` and `pool` are empty where they were not known yet."""
         route, pool, code = record.route, record.pool or "", record.code
+        if record.reason:
+            self._sorted.add(1, route, record.reason)
+        for depth in record.depths:
+            self._chosen.add(1, route, str(depth))
+        for failure in record.retried:
+            self._retries.add(1, route, failure)
+        for stage, seconds in record.overhead.items():
+            self._overhead.observe(seconds, stage)
         # An engine may answer with any number.
         self._requests.add(1, route, pool, str(code) if code in _CODES else f"{code // 100}xx")
         self._duration.observe(record.seconds, route, pool)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
+import select
 import socket
 import ssl
 from collections import deque
@@ -19,13 +20,25 @@ import aiohappyeyeballs
 import httptools
 
 from gateway.errors import EngineFailed
-from gateway.upstream.unread import unread_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
     from gateway.model import Buffer
+
+
+def has_unread(transport: asyncio.BaseTransport) -> bool:
+    """Return whether unread bytes, or the peer's end of the connection, wait in a transport's socket."""
+    return unread_check(transport)()
+
+
+def unread_check(transport: asyncio.BaseTransport) -> Callable[[], bool]:
+    """Return a function that says so each time it is called, for as long as the transport is open."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return lambda: bool(poll.poll(0))
+
 
 # vLLM closes idle connections after 5 s. Ours must be gone before, or a request meets a closed one: an engine
 # whose event loop has stood still for a while closes first, and reads what has arrived afterwards.

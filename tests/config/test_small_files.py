@@ -38,7 +38,7 @@ def test_a_pipe_is_waited_for_where_it_may_be_one(tmp_path: Path) -> None:
 def test_a_file_is_read_up_to_the_limit_and_no_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_files, "MOST_BYTES", 8)
+    monkeypatch.setattr(small_files, "MAX_BYTES", 8)
     (tmp_path / "file").write_bytes(b"x" * 8)
     assert len(read_file(tmp_path / "file")) == 8
     (tmp_path / "file").write_bytes(b"x" * 9)

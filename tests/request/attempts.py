@@ -13,7 +13,7 @@ from gateway.model import Engine
 from gateway.policy.fail.breaker import Phase
 from gateway.request.attempt import AttemptFailed, GatewayResponse, attempt
 from gateway.request.engine_request import EngineRequest
-from gateway.request.progress import AnswerOutcome
+from gateway.request.record import AnswerOutcome
 from gateway.state.body_memory import BodyMemory
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease

@@ -19,7 +19,7 @@ from gateway.config import parse
 from gateway.model import Usage
 from gateway.policy.choose.balance import Fitness
 from gateway.policy.fail.breaker import Phase
-from gateway.request.progress import IncomingRequest, RequestProgress
+from gateway.request.record import IncomingRequest, RequestProgress
 from gateway.server.app import Gateway
 from gateway.wire.vllm.engine import STOPPING
 from tests.conftest import fleet

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.config import parse
 from gateway.request.engine_request import EngineRequest
-from gateway.request.progress import IncomingRequest, RequestProgress
 from gateway.request.receive import CheckedImages, ReceivedRequest
+from gateway.request.record import IncomingRequest, RequestProgress
 from gateway.state.body_memory import BodyMemory
 from gateway.wire import openai, responses
 

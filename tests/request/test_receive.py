@@ -14,7 +14,7 @@ import yaml
 from PIL import Image
 
 from gateway.errors import BadImage
-from gateway.request.progress import IncomingRequest, RequestProgress
+from gateway.request.record import IncomingRequest, RequestProgress
 from gateway.wire import openai
 from tests.conftest import Fleeting, fleet
 from tests.hosts import Host, answer_of, drip, hosted, redirect_to

@@ -1,5 +1,3 @@
-"""What becomes of a request, and what the log and /status tell of it."""
-
 from __future__ import annotations
 
 import asyncio
@@ -7,6 +5,7 @@ import base64
 import contextlib
 import json
 import logging
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -16,11 +15,19 @@ import pytest
 from gateway.config import parse
 from gateway.engines.vllm_json import speculative_object
 from gateway.errors import BadRequest, ClientLeft, Unavailable
-from gateway.model import PageCounts, Reason, SortDecision, Usage
+from gateway.model import Engine, PageCounts, Reason, SortDecision, Usage
 from gateway.policy.fail.retry import Failure
-from gateway.request.progress import AnswerOutcome, DocumentProgress, IncomingRequest, RequestProgress
-from gateway.request.record import Accounting, final_status, record_of
+from gateway.request.record import (
+    Accounting,
+    AnswerOutcome,
+    DocumentProgress,
+    IncomingRequest,
+    RequestProgress,
+    final_status,
+    record_of,
+)
 from gateway.state.fleet import Fleet
+from gateway.state.lease import Lease
 from gateway.state.store import State
 from gateway.telemetry.metrics import Metrics
 from tests.support import (
@@ -33,7 +40,54 @@ from tests.support import (
 
 if TYPE_CHECKING:
     from gateway.state.body_memory import MemoryClaim
+if TYPE_CHECKING:
+    from gateway.state.body_memory import MemoryClaim
     from tests.conftest import Running
+
+CONFIG = """
+model: m
+pools: {p: {engines: [http://e], speculative_config: {method: mtp, num_speculative_tokens: 3}}}
+routes: {text: {}}
+"""
+
+
+async def read(limit: int, held: MemoryClaim) -> bytes:
+    return b""
+
+
+def test_what_arrived_cannot_be_changed() -> None:
+    incoming = IncomingRequest("/v1/completions", "id", read)
+    with pytest.raises(FrozenInstanceError):
+        incoming.client = "another"  # type: ignore[misc]
+
+
+def test_headers_tell_what_is_known_by_now_and_each_attempt_has_an_outcome_of_its_own() -> None:
+    state = State(
+        Fleet.of(parse(CONFIG, "f", Path(), {})), [Engine("e", "http://e", "p", 3)], lambda: 0.0, Random()
+    )
+    state.mark("e", up=True)
+    progress = RequestProgress(IncomingRequest("/v1/completions", "id", read, context={"traceparent": "t"}))
+    assert progress.context == {"traceparent": "t"}
+    assert progress.headers() == {"x-request-id": "id"}
+    progress.decision = SortDecision("text", Reason.PROMPT)
+    sorted_ = {"x-request-id": "id", "x-ocr-route": "text", "x-ocr-route-reason": "prompt"}
+    assert progress.headers() == sorted_
+    lease = state.take("text")
+    assert isinstance(lease, Lease)
+    with lease:
+        first = progress.begin_attempt(lease)
+        first.failed, first.error = 502, "engine_error"
+        second = progress.begin_attempt(lease)
+        assert progress.outcome is second
+        assert (second.failed, second.error) == (0, "")
+        assert progress.headers() == {**sorted_, "x-ocr-pool": "p", "x-ocr-depth": "3"}
+
+
+def test_a_route_that_is_decided_already_is_told_from_the_beginning() -> None:
+    decision = SortDecision("table", Reason.HEADER)
+    progress = RequestProgress(IncomingRequest("/v1/completions", "id", read, decision=decision))
+    assert progress.headers()["x-ocr-route"] == "table"
+
 
 CHAT = "/v1/chat/completions"
 

@@ -1,5 +1,4 @@
 import asyncio
-import itertools
 from pathlib import Path
 from random import Random
 
@@ -12,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import gateway
 from gateway.config import parse
-from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, SpeculationFault, Usage
+from gateway.model import Engine, Reading, Speculation, SpeculationFault, Usage
 from gateway.policy.account.acceptance import Sample, Source
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
@@ -234,17 +233,12 @@ async def test_figures_that_do_not_add_up_are_counted_by_engine_and_reason(state
     assert found == {(*engine, ("reason", "format")): 2, (*engine, ("reason", "histogram_sums")): 1}
 
 
-async def test_what_happened_is_counted(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_happened_is_counted(state: State) -> None:
     metrics = Metrics(state)
-    metrics.sorted(SortDecision("table", Reason.IMAGE, 0.9))
-    monkeypatch.setattr("gateway.telemetry.metrics.time.perf_counter", itertools.count(5.0, 0.003).__next__)
-    with metrics.timed("sort"):
-        pass
-    with pytest.raises(ValueError, match="failed"), metrics.timed("receive"):
-        raise ValueError("failed")
     metrics.finished(
         record(
             route="table",
+            reason="image",
             pool="mtp3",
             engine="e:1",
             code=200,
@@ -252,18 +246,20 @@ async def test_what_happened_is_counted(state: State, monkeypatch: pytest.Monkey
             waited_s=0.5,
             first_token_s=0.2,
             usage=Usage(7, 40),
+            depths=(0, 3),
+            retried=("died",),
+            overhead={"sort": 0.003},
         )
     )
     metrics.finished(record(code=413, seconds=0.01))
     metrics.finished(record(route="table", code=503, waited_s=0.25))
     metrics.finished(record(route="text", pool="mtp3", engine="e:1", code=200))
-    metrics.chosen("table", 3)
     metrics.shed("table", "queue_full")
-    metrics.retried("table", "died")
     metrics.reloaded(valid=True)
     metrics.reloaded(valid=False)
     found = await series(metrics)
     assert found["ocr_gateway_chosen_depth_total", (("depth", "3"), ("route", "table"))] == 1
+    assert found["ocr_gateway_chosen_depth_total", (("depth", "0"), ("route", "table"))] == 1
     assert found["ocr_gateway_shed_total", (("reason", "queue_full"), ("route", "table"))] == 1
     assert found["ocr_gateway_retries_total", (("reason", "died"), ("route", "table"))] == 1
     assert found["ocr_gateway_config_reloads_total", ()] == 1

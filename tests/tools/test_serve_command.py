@@ -28,6 +28,16 @@ def test_check_notes_a_profile_of_another_model(tmp_path: Path, capsys: pytest.C
     assert "routes.table.profile: measured on model 'another'" in capsys.readouterr().out
 
 
+def test_check_notes_a_route_that_nothing_is_sorted_into(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, "table: {}", "tabel: {}")
+    assert cli.main(["check", "--config", str(path)]) == 0
+    told = f"note: {path}: routes.tabel: only requests that name it reach it"
+    assert told in (out := capsys.readouterr().out)
+    assert "did you mean 'table'?" in out
+
+
 def test_check_counts_the_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "--config", CONFIG]) == 0
     assert capsys.readouterr().out.endswith("in cpu, no API keys\n")

@@ -1,5 +1,3 @@
-"""One connection and its framing, without a network; and connections kept, over a real one."""
-
 from __future__ import annotations
 
 import asyncio
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import EngineFailed
 from gateway.upstream import http1
-from gateway.upstream.http1 import KEEP_ALIVE_S, Connection, ConnectionPool, Origin
+from gateway.upstream.http1 import KEEP_ALIVE_S, Connection, ConnectionPool, Origin, has_unread
 from tests.hosts import answer_of, certified
 from tests.support import until
 
@@ -565,3 +563,18 @@ def test_a_connection_that_is_given_up_while_it_is_made_leaves_nothing_behind(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(scene())
+
+
+async def test_bytes_and_the_end_are_seen_before_they_are_read() -> None:
+    ours, theirs = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=ours)
+    transport = writer.transport
+    transport.pause_reading()  # type: ignore[attr-defined]
+    assert not has_unread(transport)
+    theirs.send(b"x")
+    assert has_unread(transport)
+    ours.recv(1)
+    assert not has_unread(transport)
+    theirs.close()
+    assert has_unread(transport)
+    transport.abort()

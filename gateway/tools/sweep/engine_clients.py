@@ -35,7 +35,7 @@ _TELLS = re.compile(rb'"(?:usage|error|length)"|\[DONE\]')
 
 
 @dataclass(frozen=True, slots=True)
-class RequestRecord:
+class EndedRequest:
     """A request that has ended.
 
     Attributes:
@@ -97,7 +97,7 @@ class LoadGenerator:
         self._stopping: asyncio.Future[None] = self._loop.create_future()
         self._under_way: set[asyncio.Task[object]] = set()
         self.sent = self.aborted = self.skipped = 0
-        self.records: list[RequestRecord] = []
+        self.records: list[EndedRequest] = []
         self.messages: dict[str, str] = {}
 
     @property
@@ -153,7 +153,7 @@ class LoadGenerator:
         await asyncio.wait((self._stopping,), timeout=seconds)
         return self._stopping.done()
 
-    async def _send(self) -> RequestRecord:
+    async def _send(self) -> EndedRequest:
         """Send one request and record what became of it."""
         task = cast("asyncio.Task[object]", asyncio.current_task())
         self._under_way.add(task)
@@ -169,7 +169,7 @@ class LoadGenerator:
             raise
         finally:
             self._under_way.discard(task)
-        record = RequestRecord(
+        record = EndedRequest(
             sent,
             answered.first,
             self._clock(),

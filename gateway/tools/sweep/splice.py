@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from gateway.config.located_yaml import Document
+from gateway.config.located_yaml import LocatedYaml
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _changed(text: str, file: str, wanted: Mapping[str, RouteChange], environmen
 
 
 def _values(text: str, file: str, environment: Mapping[str, str]) -> Any:
-    document = Document(file, environment)
+    document = LocatedYaml(file, environment)
     values = document.read(text)
     if document.problems:
         raise ConfigError(document.problems)

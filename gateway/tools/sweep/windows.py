@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gateway.model import Speculation
-    from gateway.tools.sweep.engine_clients import RequestRecord
+    from gateway.tools.sweep.engine_clients import EndedRequest
     from gateway.tools.sweep.sweep_values import SweepCell
     from gateway.wire.vllm.engine import EngineWork
 
@@ -136,7 +136,7 @@ def window(
     samples: Sequence[EngineSample],
     begin: int,
     end: int,
-    records: Sequence[RequestRecord],
+    records: Sequence[EndedRequest],
     *,
     started: str,
     steady: bool,
@@ -229,9 +229,7 @@ def _invalid(
         yield f"the engine told nothing for {silent:.0f} s: it may have stood still"
 
 
-def _flags(
-    measured: Window, samples: Sequence[EngineSample], ended: Sequence[RequestRecord]
-) -> Iterator[str]:
+def _flags(measured: Window, samples: Sequence[EngineSample], ended: Sequence[EndedRequest]) -> Iterator[str]:
     load = measured.cell.load
     if not measured.steady:
         yield f"throughput was not steady yet after {measured.warm_s:.0f} s"
@@ -373,7 +371,7 @@ def _speculation(before: EngineSample, after: EngineSample) -> Speculation | Non
     return gain(before.work.reading.speculation, after.work.reading.speculation)
 
 
-def _told(records: Iterable[RequestRecord]) -> Speculation | None:
+def _told(records: Iterable[EndedRequest]) -> Speculation | None:
     return reduce(total, (record.speculation for record in records if record.speculation), None)
 
 
@@ -381,8 +379,8 @@ def _agree(
     samples: Sequence[EngineSample],
     first: EngineSample,
     last: EngineSample,
-    records: Sequence[RequestRecord],
-    ended: Sequence[RequestRecord],
+    records: Sequence[EndedRequest],
+    ended: Sequence[EndedRequest],
 ) -> bool | None:
     """Whether answers and counters agree; None where either is silent, or some answers are.
 

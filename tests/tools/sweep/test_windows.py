@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.model import Speculation
-from gateway.tools.sweep.engine_clients import RequestRecord
+from gateway.tools.sweep.engine_clients import EndedRequest
 from gateway.tools.sweep.sweep_values import Spread, SweepCell, Window
 from gateway.tools.sweep.windows import EngineSample, elapsed, others_requests, steady, window
 from gateway.wire.vllm.engine import EngineReading, EngineWork, Simulated
@@ -62,11 +62,11 @@ def record(
     speculation: Speculation | None = None,
     error: str = "",
     truncated: bool = False,
-) -> RequestRecord:
-    return RequestRecord(sent, first, ended, tokens, speculation, error, truncated)
+) -> EndedRequest:
+    return EndedRequest(sent, first, ended, tokens, speculation, error, truncated)
 
 
-def cell(rates: Any, records: list[RequestRecord]) -> Window:
+def cell(rates: Any, records: list[EndedRequest]) -> Window:
     """A cell that is a window from its second sample to its last but one; what was sent was answered."""
     samples = series(rates)
     idle, last = samples[0], samples[-1]
@@ -78,7 +78,7 @@ def cell(rates: Any, records: list[RequestRecord]) -> Window:
 
 
 def measured(
-    samples: list[EngineSample], records: list[RequestRecord], *, of: SweepCell = CELL, warm: bool = True
+    samples: list[EngineSample], records: list[EndedRequest], *, of: SweepCell = CELL, warm: bool = True
 ) -> Window:
     return window(of, "e:1", samples, 1, len(samples) - 2, records, started=STARTED, steady=warm)
 
@@ -282,7 +282,7 @@ def test_too_few_samples_have_no_standard_error() -> None:
     assert "too few samples for a standard error" not in enough.flags
 
 
-def answers(seed: int, count: int = 60) -> list[RequestRecord]:
+def answers(seed: int, count: int = 60) -> list[EndedRequest]:
     """Answers over a minute, each with some 100 drafts of 3 tokens, of which 60% are accepted."""
     rng = np.random.default_rng(seed)
     told = []
@@ -295,11 +295,11 @@ def answers(seed: int, count: int = 60) -> list[RequestRecord]:
 
 
 def speculating(
-    records: list[RequestRecord],
+    records: list[EndedRequest],
     factor: float = 1.0,
     *,
     aborted: int = 0,
-    counted: list[RequestRecord] | None = None,
+    counted: list[EndedRequest] | None = None,
 ) -> Window:
     """A cell whose engine counts, second by second, `factor` times the accepted tokens that answers tell."""
     samples = []
