@@ -8,7 +8,7 @@ MINUTES ?= 30
 WORKERS ?= 2
 UV := uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet
 
-.PHONY: run test ci-long test-browser test-clients test-vllm test-image test-faults fuzz soak rehearse check bench stack sbom lock clean
+.PHONY: run test ci-long test-browser test-clients test-vllm test-image test-faults test-uvicorn fuzz soak rehearse check bench stack sbom lock clean
 
 run: $(VENV)/run.stamp  ## serve on http://127.0.0.1:8000 with the embedded CPU engine
 	$(BIN)/ocr-gateway serve --config routes.yaml
@@ -35,6 +35,9 @@ test-image: $(VENV)/dev.stamp  ## both container images, built and run (as root,
 test-faults: $(VENV)/dev.stamp  ## the long form of tests/faults: every cell of the fault matrix, hostile clients, the process
 	$(BIN)/pytest --no-cov -m faults tests/faults
 
+test-uvicorn: $(VENV)/dev.stamp  ## requests on the lowest uvicorn that pyproject.toml allows, installed for that
+	$(BIN)/pytest --no-cov tests/server/live_uvicorn.py
+
 fuzz: $(VENV)/dev.stamp  ## 20,000 requests, 100,000 examples for the parsers, and two minutes by coverage
 	$(BIN)/python -m tests.fuzz.long
 	$(BIN)/python -m tests.fuzz.examples
@@ -50,6 +53,7 @@ rehearse: $(VENV)/dev.stamp  ## rolling updates of gateways and engines under lo
 ci-long:  ## the long forms of what `.ci/run` tests in short: an hour and a half
 	$(MAKE) test-image
 	$(MAKE) test-faults
+	$(MAKE) test-uvicorn
 	$(MAKE) fuzz
 	$(MAKE) soak
 	$(MAKE) rehearse

@@ -1,6 +1,6 @@
 """`python -m bench.accounting`: what accounting for acceptance costs, per request and per streamed chunk.
 
-Both are measured beside the same work without it, turn by turn in one run, in microseconds of CPU time.
+In microseconds of CPU time, beside the same work without accounting, turn by turn in one run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from gateway.config import parse
 from gateway.engines.vllm_json import speculative_object
 from gateway.model import Engine, Reading, Speculation
-from gateway.policy.account.acceptance import of_answer
+from gateway.policy.account.acceptance import Sample, of_answer
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
 from gateway.state.ledger import AnswerKind, SpeculationLedger
@@ -43,7 +43,7 @@ pools: {mtp3: {speculative_config: {method: mtp, num_speculative_tokens: 3}, eng
 routes: {text: {}, key-value: {}, table: {}}
 """
 ROUTES = ("text", "key-value", "table")
-TOLD = json.dumps({"speculative_decoding": speculative_object([20, 26, 26, 38], 330)}).encode()
+REPORTED = json.dumps({"speculative_decoding": speculative_object([20, 26, 26, 38], 330)}).encode()
 CHUNK = json.dumps(
     {
         "id": "chatcmpl-83003e94ccb35ad6",
@@ -83,7 +83,7 @@ _BARE = msgspec.json.Decoder(_BareChunk)
 def side_by_side(
     with_it: Callable[[], object], without: Callable[[], object]
 ) -> tuple[list[float], list[float]]:
-    """Return microseconds a call of either, measured in turns."""
+    """Return microseconds per call of each, measured by turns."""
     found: tuple[list[float], list[float]] = ([], [])
     for _ in range(TURNS):
         for function, samples in zip((with_it, without), found, strict=True):
@@ -94,8 +94,8 @@ def side_by_side(
     return found
 
 
-def tell(name: str, bound_us: float, samples: tuple[list[float], list[float]]) -> None:
-    """Print one line: what accounting adds in the median turn, and in the least disturbed one."""
+def report(name: str, bound_us: float, samples: tuple[list[float], list[float]]) -> None:
+    """Print what accounting adds, in the median turn and in the least disturbed one."""
     with_it, without = map(statistics.median, samples)
     best = min(samples[0]) - min(samples[1])
     print(
@@ -105,8 +105,8 @@ def tell(name: str, bound_us: float, samples: tuple[list[float], list[float]]) -
 
 
 def chunks() -> tuple[list[float], list[float]]:
-    """Reading a stream's chunk: for its text alone, and counting its step too."""
-    lease = Account(told=False).take("text")
+    """Read a stream's chunk for its text alone, and count its step, too."""
+    lease = Account(reported=False).take("text")
 
     def counted() -> None:
         chunk = read_chunk(CHUNK)
@@ -123,26 +123,30 @@ def chunks() -> tuple[list[float], list[float]]:
 
 
 class Account:
-    """A gateway's account of one engine with many requests in flight."""
+    """A gateway's account of one engine with many requests in flight.
 
-    def __init__(self, *, told: bool) -> None:
+    `reported`: whether the engine's answers have speculation figures of their own.
+    """
+
+    def __init__(self, *, reported: bool) -> None:
         fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
         self._state = State(fleet, [Engine("e:1", "http://e:1", "mtp3", 3)], time.monotonic, random.Random(1))
         self._state.mark("e:1", up=True)
         Metrics(self._state)
-        self._told = told
+        self._reported = reported
         self._rng = random.Random(1)
-        self._ledger = SpeculationLedger(
-            lambda route, sample: self._state.speculation.book(route, "mtp3", sample)
-        )
+        self._ledger = SpeculationLedger(self._book)
         self._ends = self._drafts = 0
         self._read()
         self._running = deque(
             self._ledger.request_sent(self._rng.choice(ROUTES), AnswerKind.STREAM) for _ in range(IN_FLIGHT)
         )
 
+    def _book(self, route: str, sample: Sample) -> None:
+        self._state.speculation.book(route, "mtp3", sample)
+
     def take(self, route: str) -> Lease:
-        """Return a place on the engine, sent for a stream."""
+        """Return a lease of the engine, sent for a stream."""
         lease = self._state.take(route)
         assert isinstance(lease, Lease)
         lease.request_sent(AnswerKind.STREAM)
@@ -150,8 +154,8 @@ class Account:
 
     def one(self) -> None:
         """Account for one request's end and another's beginning, and for its share of the readings."""
-        told = read_speculation(TOLD) if self._told else None
-        sample = of_answer(told, completion_tokens=301, steps=111, depth=3)
+        figures = read_speculation(REPORTED) if self._reported else None
+        sample = of_answer(figures, completion_tokens=301, steps=111, depth=3)
         self._ledger.request_ended(self._running.popleft(), sample, complete=True)
         self._running.append(self._ledger.request_sent(self._rng.choice(ROUTES), AnswerKind.STREAM))
         self._ends += 1
@@ -161,7 +165,7 @@ class Account:
             self._read()
 
     def nothing(self) -> None:
-        """What the measurement itself costs."""
+        """Do what the measurement itself does."""
         self._rng.choice(ROUTES)
 
     def _read(self) -> None:
@@ -187,10 +191,10 @@ def main() -> None:
         f"prometheus-client {version('prometheus-client')}, "
         f"{TURNS} turns of {CALLS} calls; {IN_FLIGHT} requests in flight over {WINDOWS} readings"
     )
-    tell("a streamed chunk", 2, chunks())
-    for name, told in (("a request whose engine tells", True), ("a stream that is estimated", False)):
-        account = Account(told=told)
-        tell(name, 20, side_by_side(account.one, account.nothing))
+    report("a streamed chunk", 2, chunks())
+    for name, reported in (("a request with the engine's figures", True), ("an estimated stream", False)):
+        account = Account(reported=reported)
+        report(name, 20, side_by_side(account.one, account.nothing))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
-"""Starts the gateway as users do, in a process of its own, for benchmarks and for tests of the whole."""
+"""The gateway as users start it, in a process of its own, for benchmarks and for tests of the whole."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -44,11 +44,16 @@ class Served:
         """Whether every route has an engine."""
         try:
             return all(json.loads(self.get("/ready"))["routes"].values())
-        except (urllib.error.URLError, ConnectionError):
+        except OSError:
             return False
 
     def wait_ready(self, within_s: float = _START_S) -> None:
-        """Wait until every route has an engine."""
+        """Wait until every route has an engine.
+
+        Raises:
+            RuntimeError: the process has ended.
+            TimeoutError: not within so many seconds.
+        """
         end = time.monotonic() + within_s
         while not self.ready():
             if self.process.poll() is not None:
@@ -65,15 +70,15 @@ def free_port() -> int:
     return port
 
 
-@contextmanager
+@contextlib.contextmanager
 def serve(
     config: Path = ROOT / "routes.yaml", log: int | None = subprocess.DEVNULL, options: Sequence[str] = ()
 ) -> Iterator[Served]:
     """Serve on a free port until the block is left.
 
     Args:
-        config: what is served.
-        log: where the log goes, as subprocess has it.
+        config: the configuration file.
+        log: where the log goes, as subprocess takes it.
         options: further ones of `ocr-gateway serve`.
     """
     port = free_port()
@@ -87,3 +92,14 @@ def serve(
     finally:
         process.terminate()
         process.wait(30)
+
+
+@contextlib.asynccontextmanager
+async def serving(config: Path, **options: Any) -> AsyncIterator[Served]:
+    """Serve as `serve` does, without blocking the event loop meanwhile."""
+    server = serve(config, **options)
+    served = await asyncio.to_thread(server.__enter__)
+    try:
+        yield served
+    finally:
+        await asyncio.to_thread(server.__exit__, None, None, None)

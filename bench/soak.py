@@ -1,10 +1,10 @@
-"""`python -m bench.soak [--minutes 30]`: good, bad and faulty traffic for long; fails on a trend. Simulated.
+"""`python -m bench.soak [--minutes 30]`: good and bad clients and failing engines for long. Simulated.
 
-`ocr-gateway serve` with API keys, over four simulated engines of which one after the other fails and comes
-back. Well-behaved clients in a closed loop, half of them streaming, beside others that send nonsense, leave,
-dawdle or never read; configuration and keys change meanwhile. Every ten seconds the process tells its memory,
-descriptors and tasks. It fails where one of them grows, where a good request was lost, where anything stays
-behind once all clients have gone, and where a secret shows in the log or on a page.
+`ocr-gateway serve` with API keys, in front of four simulated engines of which one after the other fails and
+comes back. Good clients in a closed loop, half of them streaming, beside bad ones that send nonsense, leave,
+are slow or never read; configuration and keys change meanwhile. Memory, descriptors and tasks of the gateway
+are read every ten seconds. Exit status 1 where one of them grows, where a good request failed, where anything
+is left once all clients have gone, and where a secret is in the log or on a page.
 """
 
 from __future__ import annotations
@@ -13,89 +13,64 @@ import argparse
 import asyncio
 import base64
 import contextlib
-import io
 import itertools
-import json
 import os
 import platform
-import random
 import signal
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import aiohttp
+import httpx
 import numpy as np
 import uvloop
-from PIL import Image, PngImagePlugin
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.faults import (
-    FAULTS,
-    FIT,
-    PATH,
-    PROMPTS,
-    Clients,
-    Sample,
-    Tally,
-    Watch,
-    engine_processes,
-    request_body,
-    serving,
-    swap,
-    write_config,
-)
-from bench.serving import free_port
+from bench.bad_clients import SECRETS, BadClients, picture
+from bench.clients import Clients, Tally, http_client
+from bench.engines import FIT, engine_processes, swap, write_config
+from bench.faults import FAULTS
+from bench.serving import free_port, serving
 from bench.trend import Slope, slope
-from gateway.server.app import background
+from bench.watch import Sample, Watch
+from gateway.server.background import background
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from bench.faults import EngineProcess
+    from bench.bad_clients import BadTally
+    from bench.engines import EngineProcess
 
 SAMPLE_S = 10.0
-# Of each run this share, two minutes at least, fills caches and pools; what follows must not grow.
+# This share of a run, and at least two minutes, fills caches and pools; what follows must not grow.
 WARM_UP = 0.2
 WARM_UP_S = 120.0
-# Growth in ten minutes, and what may stay at rest: engines' and the admin port's kept connections.
-MOST_MEGABYTES = 1.0
-MOST_DESCRIPTORS = MOST_TASKS = 3.0
-AT_REST = 10
+# The most growth in ten minutes, and the most descriptors and tasks left at rest, for connections kept open.
+MOST_GROWTH = {"megabytes": 1.0, "descriptors": 3.0, "tasks": 3.0}
+MOST_LEFT = 10
 _FAULT_EVERY_S, _CHANGE_EVERY_S = 20.0, 15.0
 _QUIET_S = 60.0
-
-# What must not show in any log or page: two API keys, the engines' key, and what documents and prompts hold.
-SECRETS = {
-    "key": "sk-planted-0123456789abcdef",
-    "metered key": "sk-planted-fedcba9876543210",
-    "wrong key": "sk-planted-wrong-000000000",
-    "engine key": "planted-engine-key-4711",
-    "document": "PlantedInTheDocument",
-    "prompt": "PlantedInThePrompt",
-    "query": "PlantedInTheQuery",
-}
 
 
 @dataclass(frozen=True)
 class Vitals:
-    """One look at the gateway's process.
+    """One reading of the gateway's process.
 
     Attributes:
-        at: seconds since the first look.
+        at: seconds since the first reading.
         megabytes: resident memory.
         descriptors: open files.
         tasks: of the event loop.
         in_flight: requests on engines and in queues.
         bodies: bytes of requests held.
-        answered: good requests since the look before.
-        p99_s: of those.
+        answered: good requests since the reading before.
+        p99_s: of their times.
     """
 
     at: float
@@ -108,176 +83,28 @@ class Vitals:
     p99_s: float
 
 
-@dataclass
-class Oddities:
-    """Requests that were not meant to go well, by kind; `wrong`: those that ended unexpectedly."""
-
-    seen: Counter[str] = field(default_factory=Counter)
-    wrong: Counter[str] = field(default_factory=Counter)
-
-    def note(self, kind: str, outcome: str, *, right: bool) -> None:
-        """Count one."""
-        self.seen[kind] += 1
-        if not right:
-            self.wrong[f"{kind}: {outcome}"] += 1
-
-
-def picture(number: int) -> bytes:
-    """Return a client's document: noise, so that its size is its number's, and a secret in its metadata."""
-    side = 64 + 48 * (number % 12)
-    pixels = np.random.default_rng(number).integers(0, 256, (side, side), np.uint8)
-    notes = PngImagePlugin.PngInfo()
-    notes.add_text("Comment", SECRETS["document"])
-    page = io.BytesIO()
-    Image.fromarray(pixels).save(page, "PNG", pnginfo=notes)
-    return page.getvalue()
-
-
-def _chat(url: str, **members: Any) -> bytes:
-    content = [
-        {"type": "image_url", "image_url": {"url": url}},
-        {"type": "text", "text": f"Text Recognition: {SECRETS['prompt']}"},
-    ]
-    return json.dumps({"messages": [{"role": "user", "content": content}], **members}).encode()
-
-
-def bad_requests() -> dict[str, tuple[bytes, dict[str, str], frozenset[int]]]:
-    """Return requests that must be refused: body, headers that differ, and the statuses that are right."""
-    good = f"data:image/png;base64,{base64.b64encode(picture(1)).decode()}"
-    secret = base64.b64encode(SECRETS["document"].encode() * 3).decode()
-    wrong_key, metered = (
-        {"authorization": f"Bearer {SECRETS[name]}"} for name in ("wrong key", "metered key")
-    )
-    return {
-        "broken JSON": (_chat(good)[:-9], {}, frozenset({400})),
-        "no JSON": (SECRETS["document"].encode(), {}, frozenset({400})),
-        "content type": (_chat(good), {"content-type": "text/plain"}, frozenset({400})),
-        "no image": (_chat(f"data:image/png;base64,{secret}"), {}, frozenset({400})),
-        "cut base64": (_chat(good[:-3]), {}, frozenset({400})),
-        "remote image": (_chat(f"http://127.0.0.1/x?{SECRETS['query']}"), {}, frozenset({400})),
-        "file URL": (_chat(f"file:///etc/{SECRETS['query']}"), {}, frozenset({400})),
-        "unknown model": (_chat(good, model=f"other-{SECRETS['prompt']}"), {}, frozenset({404})),
-        "unknown route": (_chat(good, model=f"glm-ocr:{SECRETS['prompt']}"), {}, frozenset({400})),
-        "too large": (b"[" + b" " * (33 << 20) + b"]", {}, frozenset({413})),
-        "wrong key": (_chat(good), wrong_key, frozenset({401})),
-        "metered key": (_chat(good, max_tokens=2), metered, frozenset({200, 429})),
-    }
-
-
-class Rogues:
-    """Clients that mean no good; an asynchronous context manager that runs them."""
-
-    def __init__(self, url: str, count: int) -> None:
-        self._url = url
-        self._host, _, port = url.removeprefix("http://").partition(":")
-        self._port = int(port)
-        self._count = count
-        self._rng = random.Random(1)
-        self._bad = bad_requests()
-        self._body = request_body(PROMPTS["text"], picture(5), stream=True)
-        self._rude = (self._leaves, self._half_a_body, self._slow, self._never_reads, self._garbage)
-        self.tally = Oddities()
-
-    async def __aenter__(self) -> Rogues:
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-        self._tasks = [asyncio.create_task(self._rogue(number)) for number in range(self._count)]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._session.close()
-
-    async def _rogue(self, number: int) -> None:
-        while True:
-            if number % 2:
-                await self._asks_wrongly(self._rng.choice(list(self._bad)))
-            else:
-                with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                    await self._rng.choice(self._rude)()
-            await asyncio.sleep(self._rng.uniform(0, 0.5))
-
-    async def _asks_wrongly(self, kind: str) -> None:
-        body, different, right = self._bad[kind]
-        headers = {**self._headers(), **different}
-        try:
-            async with self._session.post(self._url + PATH, data=body, headers=headers) as reply:
-                told = await reply.json()
-                shaped = reply.status == 200 or set(told["error"]) == {"message", "type", "param", "code"}
-                self.tally.note(kind, f"HTTP {reply.status}", right=reply.status in right and shaped)
-        except aiohttp.ClientError as error:
-            self.tally.note(kind, type(error).__name__, right=False)
-
-    def _headers(self) -> dict[str, str]:
-        return {"content-type": "application/json", "authorization": f"Bearer {SECRETS['key']}"}
-
-    @contextlib.asynccontextmanager
-    async def _connected(self, kind: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        reader, writer = await asyncio.open_connection(self._host, self._port)
-        self.tally.note(kind, "", right=True)
-        try:
-            yield reader, writer
-        finally:
-            writer.transport.abort()
-
-    def _head(self, length: int) -> bytes:
-        lines = [f"POST {PATH} HTTP/1.1", "host: soak", f"content-length: {length}"]
-        lines += [f"{name}: {value}" for name, value in self._headers().items()]
-        return "\r\n".join([*lines, "", ""]).encode()
-
-    async def _leaves(self) -> None:
-        async with self._connected("leaves") as (_, writer):
-            writer.write(self._head(len(self._body)) + self._body)
-            await asyncio.sleep(self._rng.uniform(0, 1))
-
-    async def _half_a_body(self) -> None:
-        async with self._connected("half a body") as (_, writer):
-            writer.write(self._head(len(self._body)) + self._body[: self._rng.randrange(len(self._body))])
-            await asyncio.sleep(self._rng.uniform(0, 1))
-
-    async def _slow(self) -> None:
-        async with self._connected("a byte at a time") as (_, writer):
-            for byte in self._head(5)[: self._rng.randrange(60)]:
-                writer.write(bytes([byte]))
-                await asyncio.sleep(0.2)
-
-    async def _never_reads(self) -> None:
-        async with self._connected("never reads") as (_, writer):
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(self._head(len(self._body)) + self._body)
-            await asyncio.sleep(self._rng.uniform(0, 10))
-
-    async def _garbage(self) -> None:
-        async with self._connected("garbage") as (reader, writer):
-            writer.write(self._rng.randbytes(200) + b"\r\n\r\n")
-            async with asyncio.timeout(30):
-                await reader.read()
-
-
-class Patient:
-    """The gateway's process under observation, and the sum of what good clients had."""
+class Observed:
+    """A gateway's process under observation, and the sum of its good clients' tallies."""
 
     def __init__(self, admin: str) -> None:
-        """Watch a gateway by the URL of its admin port."""
+        """Observe a gateway by the URL of its admin port."""
         self._admin = admin
         self.began = time.monotonic()
         self.samples: list[Vitals] = []
         self.total = Tally()
 
-    async def look(self, session: aiohttp.ClientSession, tally: Tally | None = None) -> Vitals:
-        """Read the process, and add what good clients had since."""
+    async def read(self, http: httpx.AsyncClient, tally: Tally | None = None) -> Vitals:
+        """Read the process, and add a tally of good clients to the sum."""
         tally = tally or Tally()
-        async with session.get(f"{self._admin}/metrics") as reply:
-            page = await reply.text()
+        page = (await http.get(f"{self._admin}/metrics")).text
         gauges: defaultdict[str, float] = defaultdict(float)
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
                 gauges[sample.name] += sample.value
         self.total.answered += tally.answered
-        self.total.told += tally.told
-        self.total.silent += tally.silent
-        self.total.lost.update(tally.lost)
+        self.total.error_events += tally.error_events
+        self.total.cut += tally.cut
+        self.total.failed.update(tally.failed)
         return Vitals(
             at=time.monotonic() - self.began,
             megabytes=gauges["process_resident_memory_bytes"] / 2**20,
@@ -289,21 +116,21 @@ class Patient:
             p99_s=float(np.quantile(tally.seconds, 0.99)) if tally.seconds else 0.0,
         )
 
-    async def at_rest(self, session: aiohttp.ClientSession, before: Vitals) -> Vitals:
-        """Return its vitals once nothing stays behind of what came since, or those at the end of patience."""
+    async def read_at_rest(self, http: httpx.AsyncClient, before: Vitals) -> Vitals:
+        """Return its vitals once nothing is left of what came since `before`, or after a minute."""
         end = time.monotonic() + _QUIET_S
-        while left_behind(before, vitals := await self.look(session)) and time.monotonic() < end:  # noqa: ASYNC110
+        while left_behind(before, vitals := await self.read(http)) and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(1)
         return vitals
 
 
 def left_behind(before: Vitals, after: Vitals) -> list[str]:
-    """Return what there is at rest that was not there before."""
+    """Return what is left at rest that was not there before."""
     found = []
     if after.in_flight or after.bodies:
-        found.append(f"{after.in_flight} requests and {after.bodies} bytes stay behind")
+        found.append(f"{after.in_flight} requests and {after.bodies} bytes are left")
     grown = {name: getattr(after, name) - getattr(before, name) for name in ("descriptors", "tasks")}
-    return found + [f"{count} {name} stay behind" for name, count in grown.items() if count > AT_REST]
+    return found + [f"{count} {name} are left" for name, count in grown.items() if count > MOST_LEFT]
 
 
 def trends(samples: Sequence[Vitals]) -> tuple[dict[str, tuple[Slope, float]], int]:
@@ -311,11 +138,10 @@ def trends(samples: Sequence[Vitals]) -> tuple[dict[str, tuple[Slope, float]], i
     last = samples[-1].at
     warm = [sample for sample in samples if sample.at >= min(max(WARM_UP * last, WARM_UP_S), last / 2)]
     times = [sample.at / 600 for sample in warm]
-    most = {"megabytes": MOST_MEGABYTES, "descriptors": MOST_DESCRIPTORS, "tasks": MOST_TASKS}
     load = np.array([sample.in_flight for sample in warm], float)
     load -= load.mean()
     found = {}
-    for name, limit in most.items():
+    for name, limit in MOST_GROWTH.items():
         values = np.array([getattr(sample, name) for sample in warm], float)
         if name != "megabytes" and load.any():  # less what comes and goes with the requests in flight
             values -= load * (load @ values) / (load @ load)
@@ -324,24 +150,24 @@ def trends(samples: Sequence[Vitals]) -> tuple[dict[str, tuple[Slope, float]], i
 
 
 def verdict(
-    patient: Patient, rogues: Oddities, before: Vitals, after: Vitals, leaked: Sequence[str]
+    observed: Observed, bad: BadTally, before: Vitals, after: Vitals, leaked: Sequence[str]
 ) -> list[str]:
-    """Return what is wrong; a trend counts where it is beyond doubt, for short runs waver."""
+    """Return what is wrong; growth counts where the 95% interval excludes the limit, for short runs vary."""
     found = [
         f"{name} grow by {growth.low:.2f} to {growth.high:.2f} in ten minutes, over {limit:g}"
-        for name, (growth, limit) in trends(patient.samples)[0].items()
+        for name, (growth, limit) in trends(observed.samples)[0].items()
         if growth.low > limit
     ]
-    total = patient.total
-    if total.lost or total.silent:
-        found.append(f"good requests were lost: {dict(total.lost)}, {total.silent} streams without an end")
-    if rogues.wrong:
-        found.append(f"unexpected answers: {dict(rogues.wrong)}")
+    total = observed.total
+    if total.failed or total.cut:
+        found.append(f"good requests failed: {dict(total.failed)}, {total.cut} streams without an end")
+    if bad.unexpected:
+        found.append(f"unexpected answers: {dict(bad.unexpected)}")
     found += left_behind(before, after)
     return found + [f"a secret shows: {what}" for what in leaked]
 
 
-async def suffer(watch: Watch, engines: Sequence[EngineProcess]) -> None:
+async def fail_in_turn(watch: Watch, engines: Sequence[EngineProcess]) -> None:
     """Let one engine after the other fail and come back, for ever."""
     for number in itertools.count():
         engine, fault = engines[number % len(engines)], FAULTS[number % len(FAULTS)]
@@ -352,8 +178,8 @@ async def suffer(watch: Watch, engines: Sequence[EngineProcess]) -> None:
         await asyncio.sleep(_FAULT_EVERY_S)
 
 
-async def change(path: Path, write: Callable[[int], None]) -> None:
-    """Change configuration and keys, for ever: every third change is no configuration."""
+async def reconfigure(path: Path, write: Callable[[int], None]) -> None:
+    """Change configuration and keys, for ever; every third change is no valid configuration."""
     for number in itertools.count(1):
         await asyncio.sleep(_CHANGE_EVERY_S)
         if number % 3:
@@ -363,7 +189,7 @@ async def change(path: Path, write: Callable[[int], None]) -> None:
 
 
 def leaks(pages: dict[str, str], log: Path) -> list[str]:
-    """Return which secrets show where; the log is read line by line."""
+    """Return which secrets are where; the log is read line by line."""
     found = {
         f"the {what} on {page}"
         for page, text in pages.items()
@@ -381,8 +207,8 @@ def leaks(pages: dict[str, str], log: Path) -> list[str]:
     return sorted(found)
 
 
-async def soak(folder: Path, minutes: float, count: int) -> tuple[Patient, Oddities, list[str]]:
-    """Run, print a line a minute, and return what was sampled, what others did, and what is wrong."""
+async def soak(folder: Path, minutes: float, count: int) -> tuple[Observed, BadTally, list[str]]:
+    """Run, print a line a minute, and return what was sampled, what bad clients did, and what is wrong."""
     config, log, admin = folder / "routes.yaml", folder / "gateway.log", free_port()
     keys = folder / "keys"
 
@@ -402,36 +228,36 @@ async def soak(folder: Path, minutes: float, count: int) -> tuple[Patient, Oddit
     with engine_processes() as engines, log.open("wb") as lines:
         write(0)
         async with (
-            aiohttp.ClientSession() as session,
+            http_client() as http,
             serving(config, log=lines.fileno(), options=["--log-format", "json"]) as served,
             Watch(f"http://127.0.0.1:{admin}", engines) as watch,
         ):
-            patient = Patient(f"http://127.0.0.1:{admin}")
-            before = await patient.look(session)
+            observed = Observed(f"http://127.0.0.1:{admin}")
+            before = await observed.read(http)
             print(HEAD)
             async with (
                 Clients([served.url], count * 3 // 4, keys=[SECRETS["key"]], picture=picture) as clients,
-                Rogues(served.url, count - count * 3 // 4) as rogues,
-                background(suffer(watch, engines), change(config, write)),
+                BadClients(served.url, count - count * 3 // 4) as bad,
+                background(fail_in_turn(watch, engines), reconfigure(config, write)),
             ):
-                while time.monotonic() - patient.began < 60 * minutes:
+                while time.monotonic() - observed.began < 60 * minutes:
                     await asyncio.sleep(SAMPLE_S)
                     tally = clients.tally
-                    clients.fresh()
-                    patient.samples.append(await patient.look(session, tally))
-                    if len(patient.samples) % 6 == 0:
-                        print(row(patient.samples[-6:]), flush=True)
+                    clients.new_tally()
+                    observed.samples.append(await observed.read(http, tally))
+                    if len(observed.samples) % 6 == 0:
+                        print(row(observed.samples[-6:]), flush=True)
             for engine in engines:
                 engine.signal(signal.SIGCONT)
-                with contextlib.suppress(aiohttp.ClientError):
+                with contextlib.suppress(httpx.TransportError):
                     await watch.fault(engine, "none")
-            after = await patient.at_rest(session, before)
+            after = await observed.read_at_rest(http, before)
             pages = {
-                path: await (await session.get(f"http://127.0.0.1:{admin}{path}")).text()
+                path: (await http.get(f"http://127.0.0.1:{admin}{path}")).text
                 for path in ("/metrics", "/status")
             }
-        wrong = verdict(patient, rogues.tally, before, after, leaks(pages, log))
-        return patient, rogues.tally, wrong
+        wrong = verdict(observed, bad.tally, before, after, leaks(pages, log))
+        return observed, bad.tally, wrong
 
 
 HEAD = """
@@ -453,19 +279,19 @@ def row(samples: Sequence[Vitals]) -> str:
     )
 
 
-def draw(patient: Patient, path: Path) -> None:
+def draw(observed: Observed, path: Path) -> None:
     """Draw what was sampled."""
     from matplotlib.figure import Figure
 
     figure = Figure((9, 6), layout="constrained")
     plots = figure.subplots(4, sharex=True)
-    minutes = [sample.at / 60 for sample in patient.samples]
+    minutes = [sample.at / 60 for sample in observed.samples]
     for axes, (name, title) in zip(
         plots,
         {"megabytes": "RSS, MB", "descriptors": "descriptors", "tasks": "tasks", "p99_s": "p99, s"}.items(),
         strict=True,
     ):
-        axes.plot(minutes, [getattr(sample, name) for sample in patient.samples], linewidth=1)
+        axes.plot(minutes, [getattr(sample, name) for sample in observed.samples], linewidth=1)
         axes.set_ylabel(title)
         axes.set_ylim(bottom=0)
     plots[0].set_title("The gateway under mixed good, bad and faulty traffic (simulated engines)")
@@ -481,11 +307,9 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the samples there")
     parser.add_argument("--log", type=Path, metavar="DIR", help="keep the gateway's log there")
     options = parser.parse_args(arguments)
-    packages = ", ".join(
-        f"{name} {version(name)}" for name in ("ocr-gateway", "uvicorn", "aiohttp", "uvloop")
-    )
+    packages = ", ".join(f"{name} {version(name)}" for name in ("ocr-gateway", "uvicorn", "httpx", "uvloop"))
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}")
-    print(f"Simulated: four engines of fit {FIT}; {options.clients} clients, three in four mean well")
+    print(f"Simulated: four engines of fit {FIT}; {options.clients} clients, three in four of them good")
     if options.log:
         options.log.mkdir(parents=True, exist_ok=True)
     with (
@@ -493,22 +317,20 @@ def main(arguments: Sequence[str] = ()) -> int:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         folder = options.log or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        patient, rogues, wrong = runner.run(soak(folder, options.minutes, options.clients))
+        observed, bad, wrong = runner.run(soak(folder, options.minutes, options.clients))
     if options.plot:
-        draw(patient, options.plot)
-    found, left_out = trends(patient.samples)
-    total = patient.total
-    print(
-        f"\n{len(patient.samples)} samples, {left_out} of them to warm up. Growth in ten minutes (Theil-Sen):"
-    )
+        draw(observed, options.plot)
+    found, left_out = trends(observed.samples)
+    total = observed.total
+    print(f"\n{len(observed.samples)} samples, {left_out} warming up. Growth in ten minutes (Theil-Sen):")
     for name, (growth, limit) in found.items():
         between = f"95%: {growth.low:+.2f} to {growth.high:+.2f}"
         print(f"  {name}: {growth.median:+.2f} ({between}); at most {limit:g}")
     print(
-        f"good requests: {total.answered:,} answered, {sum(total.lost.values())} lost; "
-        f"{total.told} streams ended with an error event where their engine died"
+        f"good requests: {total.answered:,} answered, {sum(total.failed.values())} failed; "
+        f"{total.error_events} streams ended with an error event where their engine died"
     )
-    print(f"others: {sum(rogues.seen.values()):,} in {len(rogues.seen)} kinds")
+    print(f"bad requests: {sum(bad.sent.values()):,} in {len(bad.sent)} kinds")
     for problem in wrong:
         print(f"WRONG: {problem}")
     return int(bool(wrong))

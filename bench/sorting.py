@@ -1,4 +1,4 @@
-"""How well and how fast the layout alone sorts the shared test images, none of which it was trained on."""
+"""`python -m bench.sorting`: how well and fast the layout alone sorts test images it was not trained on."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gateway.policy.sort.layout import THUMBNAIL_SIDE, LayoutModel, guess
 from gateway.wire.image.pixels import thumbnail
 
 OUT = Path(__file__).with_name("out")
-# Cases whose label can be argued about, named as such by the labelling rules.
+# Parts of the names of images whose label is arguable by the labelling rules.
 ARGUABLE = ("packing", "enrichments", "amazonwebservices", "wired_table.png", "tablestructurere__test.jpg")
 REPEATS = 5
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One image's label, guess and cost."""
+    """One image's label, the guessed route with its confidence, and the CPU time: all, and of decoding."""
 
     file: str
     source: str
@@ -44,12 +44,12 @@ class Outcome:
 
     @property
     def arguable(self) -> bool:
-        """Whether people may disagree about the label."""
+        """Whether the label is arguable."""
         return any(part in self.file.lower() for part in ARGUABLE)
 
 
 def sorted_images(folder: Path) -> tuple[LayoutModel, list[Outcome]]:
-    """Sort every image, timed over REPEATS passes (the median counts)."""
+    """Sort every image REPEATS times; return the model and the outcomes, with median times."""
     model = layout_model()
     with (folder / "manifest.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -71,7 +71,7 @@ def _outcome(folder: Path, row: dict[str, str], model: LayoutModel) -> Outcome:
 
 
 def accuracy(outcomes: list[Outcome]) -> str:
-    """Share that is right, with its standard error."""
+    """Return the share of right guesses with its standard error, as text."""
     count = len(outcomes)
     share = sum(outcome.right for outcome in outcomes) / count
     error = math.sqrt(share * (1 - share) / count)
@@ -79,7 +79,7 @@ def accuracy(outcomes: list[Outcome]) -> str:
 
 
 def confusion(outcomes: list[Outcome], routes: tuple[str, ...]) -> np.ndarray:
-    """Counts: a row for each label, a column for each guess."""
+    """Return counts: a row for each label, a column for each guess."""
     counts = np.zeros((len(routes), len(routes)), dtype=int)
     for outcome in outcomes:
         counts[routes.index(outcome.label), routes.index(outcome.route)] += 1
@@ -120,10 +120,10 @@ def report(outcomes: list[Outcome], routes: tuple[str, ...]) -> None:
     by_source = defaultdict(list)
     for outcome in outcomes:
         by_source[outcome.source].append(outcome)
-    shares = [sum(o.right for o in group) / len(group) for group in by_source.values()]
+    shares = [sum(outcome.right for outcome in group) / len(group) for group in by_source.values()]
     print(f"mean over {len(shares)} sources      {np.mean(shares):.3f}")
     for source, group in sorted(by_source.items()):
-        print(f"  {sum(o.right for o in group):2} of {len(group):2}  {source}")
+        print(f"  {sum(outcome.right for outcome in group):2} of {len(group):2}  {source}")
     print("confusion (rows: labels, columns: guesses)")
     print(" " * 12 + "".join(f"{route:>11}" for route in routes))
     for route, row in zip(routes, confusion(outcomes, routes), strict=True):

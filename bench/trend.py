@@ -1,4 +1,4 @@
-"""Whether a series of measurements grows: the slope of Theil and Sen, with Sen's confidence interval."""
+"""The trend of a series of measurements: the Theil-Sen slope, with Sen's confidence interval."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Of the standard normal distribution: 95% lie within.
+# Of the standard normal distribution, for 95%.
 _QUANTILE = 1.96
 
 
@@ -25,10 +25,10 @@ class Slope:
 
 
 def slope(times: Sequence[float], values: Sequence[float]) -> Slope:
-    """Return the slope of a series; outliers, such as a burst's memory, hardly move it.
+    """Return the slope of a series, on which outliers have little influence.
 
     The method is P. K. Sen's ("Estimates of the regression coefficient based on Kendall's tau", 1968). It
-    takes measurements for independent: of a series that wanders, the interval is too narrow.
+    assumes independent measurements: for an autocorrelated series the interval is too narrow.
 
     Args:
         times: ascending, no two equal, at least two.

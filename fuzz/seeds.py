@@ -1,4 +1,4 @@
-"""`python -m fuzz.seeds`: write what fuzzing starts from: what clients and engines send."""
+"""`python -m fuzz.seeds`: write the inputs that fuzzing starts from: messages of clients and engines."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ CORPUS = Path(__file__).parent / "corpus"
 
 
 def inputs() -> Iterator[tuple[str, bytes]]:
-    """Yield names and inputs: each parser's of whole messages of its kind."""
+    """Yield names and inputs: valid messages for each parser."""
     pictures = images()
-    told = {"metrics": {"speculative_decoding": speculative_object([2, 1, 1], 8)}}
-    events = [chunk(), chunk("hello", "stop"), {**chunk(), "choices": [], "usage": USAGE, **told}]
+    figures = {"metrics": {"speculative_decoding": speculative_object([2, 1, 1], 8)}}
+    events = [chunk(), chunk("hello", "stop"), {**chunk(), "choices": [], "usage": USAGE, **figures}]
     failed = {"error": {"message": "no", "type": "BadRequestError", "param": None, "code": 400}}
     stream = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in [*events, failed])
     counts = EngineCounts(
@@ -40,12 +40,12 @@ def inputs() -> Iterator[tuple[str, bytes]]:
         yield seed.name, _input(parser, body)
     for number, newline in enumerate((b"\n", b"\r\n", b"\r")):
         yield f"stream-{number}", _input(target._events, b"\x50" + stream.replace(b"\n", newline))
-    for number, event in enumerate([*events, failed, completion("hello"), {**completion(""), **told}]):
+    for number, event in enumerate([*events, failed, completion("hello"), {**completion(""), **figures}]):
         yield f"answer-{number}", _input(target._answer, json.dumps(event).encode())
     for number, event in enumerate([*response_events("hello"), {"type": "error", "code": "no"}, response()]):
         yield f"response-answer-{number}", _input(target._response_answer, json.dumps(event).encode())
     yield "metrics", _input(target._metrics, page)
-    yield "speculation", _input(target._speculation, json.dumps(told["metrics"]).encode())
+    yield "speculation", _input(target._speculation, json.dumps(figures["metrics"]).encode())
     yield "version", _input(target._speculation, b'{"version": "0.31.0"}')
     for name, url in pictures.items():
         yield f"image-{name}", _input(target._image, base64.b64decode(url.partition(",")[2]))

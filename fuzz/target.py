@@ -1,6 +1,6 @@
-"""One entry for a fuzzer: the first byte chooses a parser, the others are what it reads.
+"""The fuzzer's entry: an input's first byte chooses a parser, which reads the others.
 
-A parser may refuse bytes with its documented error, and nothing else; of what it reads, its laws hold.
+A parser may raise its documented error and nothing else; for what it accepts, its properties are checked.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from gateway.config import parse as parse_config
 from gateway.config.api_keys import MIN_KEY_LENGTH, parse_keys
 from gateway.errors import BadImage, BadRequest, ConfigError, EngineFailed
-from gateway.wire import openai, responses, sse
-from gateway.wire.http import head, trace_context
+from gateway.model import Speculation
+from gateway.wire import mistral, openai, responses, sse
+from gateway.wire.http import request_head, trace_context
 from gateway.wire.image import headers, pixels, remote_url, structure
-from gateway.wire.mistral import ocr, page_tables
+from gateway.wire.mistral import page_tables
 from gateway.wire.vllm import bench_results, engine
 
 if TYPE_CHECKING:
@@ -29,45 +30,45 @@ _MAX_PIXELS = 250_000
 _SIDE = 64
 
 
-class Broken(Exception):
-    """A law that does not hold."""
+class BrokenPropertyError(Exception):
+    """A parser's property does not hold."""
 
 
-def one(data: bytes) -> None:
-    """Read one input.
+def run_input(data: bytes) -> None:
+    """Have a parser read one input.
 
     Raises:
-        Broken: a law does not hold. Anything else that is raised is an error that is not documented.
+        BrokenPropertyError: a property does not hold. Any other exception is one that is not documented.
     """
     if data:
         PARSERS[data[0] % len(PARSERS)](data[1:])
 
 
-def _must(holds: object, law: str) -> None:
+def _check(holds: object, claim: str) -> None:
     if not holds:
-        raise Broken(law)
+        raise BrokenPropertyError(claim)
 
 
 def _events(data: bytes) -> None:
     """A stream's events, cut in two anywhere."""
     at, stream = (data[0] if data else 0), data[1:]
-    wholes = [_fed(stream), _fed(stream[:at], stream[at:])]
-    for events, rest in wholes:
-        _must(b"".join(events) + rest == stream, "no byte of a stream is lost or added")
-    told = [[sse.event_data(event) for event in events] for events, _ in wholes]
-    said = [[one for one in each if one is not None] for each in told]
-    _must(said[0] == said[1], "events do not depend on how their bytes arrive")
-    for one in said[0]:
-        if b"\n" not in one and b"\r" not in one:
-            _must(sse.event_data(sse.data_event(one)) == one, "data that is written is read")
+    splits = [_split(stream), _split(stream[:at], stream[at:])]
+    for events, rest in splits:
+        _check(b"".join(events) + rest == stream, "no byte of a stream is lost or added")
+    whole, in_two = ([sse.event_data(event) for event in events] for events, _ in splits)
+    values = [value for value in whole if value is not None]
+    _check(values == [value for value in in_two if value is not None], "events do not depend on reads")
+    for value in values:
+        if b"\n" not in value and b"\r" not in value:
+            _check(sse.event_data(sse.data_event(value)) == value, "data that is written is read")
     splitter = sse.EventSplitter(_MAX_EVENT_BYTES)
     with contextlib.suppress(EngineFailed):
         for start in range(0, len(stream), 100):
             splitter.feed(stream[start : start + 100])
-        _must(len(splitter.rest()) <= _MAX_EVENT_BYTES, "what waits for its end is bounded")
+        _check(len(splitter.rest()) <= _MAX_EVENT_BYTES, "an unfinished event is bounded")
 
 
-def _fed(*pieces: bytes) -> tuple[list[bytes], bytes]:
+def _split(*pieces: bytes) -> tuple[list[bytes], bytes]:
     splitter = sse.EventSplitter()
     events = [event for piece in pieces for event in splitter.feed(piece)]
     return events, splitter.rest()
@@ -89,36 +90,37 @@ def _request(data: bytes, parse: Callable[[bytes], openai.CompletionRequest]) ->
     try:
         request = parse(data)
     except BadRequest as error:
-        _must(len(error.message) < 1000, "a refusal is short")
-        _must(json.loads(openai.error_body(error))["error"]["message"], "a refusal can be told")
+        _check(len(error.message) < 1000, "a refusal is short")
+        _check(json.loads(openai.error_body(error))["error"]["message"], "a refusal has a message")
         return
-    _must(len(request.images) <= 4, "images are bounded")
-    mended = {part.raw: b'"data:image/png;base64,AAAA"' for part in request.images}
-    for renamed, repaired in ((None, {}), ("model", {}), (None, mended), ("model", mended)):
+    _check(len(request.images) <= 4, "images are bounded")
+    repairs = {part.raw: b'"data:image/png;base64,AAAA"' for part in request.images}
+    for renamed, repaired in ((None, {}), ("model", {}), (None, repairs), ("model", repairs)):
         body = b"".join(openai.rewritten(request, model=renamed, repaired=repaired))
         again = parse(body)
-        _must(again.facts == request.facts, "what decides the route is passed on")
-        _must(again.model == (renamed or request.model), "the model is the one wanted")
-        _must((again.stream, again.merged) == (request.stream, request.merged), "a stream stays one")
-        _must(again.include_usage or not request.stream, "a stream always tells its usage")
-        _must(len(again.images) == len(request.images), "no image is lost")
-        _must(not repaired or all(part.raw in repaired.values() for part in again.images), "URLs are mended")
+        _check(again.facts == request.facts, "the facts that decide the route stay the same")
+        _check(again.model == (renamed or request.model), "the model is the one wanted")
+        _check((again.stream, again.merged) == (request.stream, request.merged), "a stream stays one")
+        _check(again.include_usage or not request.stream, "a stream always asks for usage")
+        _check(len(again.images) == len(request.images), "no image is lost")
+        _check(
+            not repaired or all(part.raw in repaired.values() for part in again.images), "URLs are repaired"
+        )
 
 
 def _answer(data: bytes) -> None:
     openai.read_chunk(data)
     openai.read_answer(data)
-    _must(len(openai.read_error_message(data)) <= 500, "an engine's message is bounded")
+    _check(len(openai.read_error_message(data)) <= 500, "an engine's message is bounded")
 
 
 def _response_answer(data: bytes) -> None:
     responses.read_answer(data)
-    told = responses.read_chunk(data)
-    _must(told.error_status == 0 or 400 <= told.error_status < 600, "an error's status is one")
-    event = responses.error_event(EngineFailed("m"), told.place + 1)
-    _must(
-        json.loads(sse.event_data(event) or b"")["sequence_number"] == told.place + 1, "events are numbered"
-    )
+    chunk = responses.read_chunk(data)
+    _check(chunk.error_status == 0 or 400 <= chunk.error_status < 600, "an error has an error's status")
+    event = responses.error_event(EngineFailed("m"), chunk.place + 1)
+    number = json.loads(sse.event_data(event) or b"")["sequence_number"]
+    _check(number == chunk.place + 1, "events are numbered")
 
 
 def _metrics(data: bytes) -> None:
@@ -128,12 +130,15 @@ def _metrics(data: bytes) -> None:
     with contextlib.suppress(ValueError):
         found = engine.read_metrics(data)
         positions = [len(one.accepted_per_position) for one in found.speculation.values()]
-        _must(max(positions, default=0) <= 128, "positions are bounded")
+        _check(max(positions, default=0) <= 128, "positions are bounded")
 
 
 def _speculation(data: bytes) -> None:
     found = engine.read_speculation(data)
-    _must(found is None or (found.adds_up and (found.length or 1) >= 1), "figures that are told add up")
+    _check(
+        not isinstance(found, Speculation) or (found.adds_up and (found.length or 1) >= 1),
+        "speculation figures add up",
+    )
     with contextlib.suppress(ValueError):
         engine.read_version(data)
 
@@ -145,7 +150,7 @@ def _data_url(data: bytes) -> None:
         return
     if url.repaired is not None:
         again = headers.parse_data_url(url.repaired)
-        _must((again.data, again.repaired) == (url.data, None), "what is mended needs no mending")
+        _check((again.data, again.repaired) == (url.data, None), "a repaired URL is valid")
 
 
 def _image(data: bytes) -> None:
@@ -153,9 +158,9 @@ def _image(data: bytes) -> None:
         info = headers.inspect(data, max_pixels=_MAX_PIXELS)
     except BadImage:
         return
-    _must(info.width * info.height <= _MAX_PIXELS, "pixels are bounded")
+    _check(info.width * info.height <= _MAX_PIXELS, "pixels are bounded")
     with contextlib.suppress(BadImage):
-        _must(max(pixels.thumbnail(data, _SIDE).shape) <= _SIDE, "a thumbnail is one")
+        _check(max(pixels.thumbnail(data, _SIDE).shape) <= _SIDE, "a thumbnail is small")
 
 
 def _bench(data: bytes) -> None:
@@ -167,7 +172,7 @@ def _config(data: bytes) -> None:
     try:
         parse_config(data.decode("utf-8", "replace"), "routes.yaml", _NOWHERE, {"KEY": "secret"}, keys=False)
     except ConfigError as error:
-        _must(all(line.startswith("routes.yaml:") for line in error.problems), "problems tell where they are")
+        _check(all(line.startswith("routes.yaml:") for line in error.problems), "problems have a line")
 
 
 def _keys(data: bytes) -> None:
@@ -175,23 +180,23 @@ def _keys(data: bytes) -> None:
     try:
         keys = parse_keys(data, "keys")
     except ConfigError as error:
-        told = {word for line in error.problems for word in line.split()}
-        _must(not words & told, "a problem shows no key")
+        shown = {word for line in error.problems for word in line.split()}
+        _check(not words & shown, "a problem shows no key")
     else:
-        _must(0 < len(keys.names) <= len(keys), "each name has a key")
-        _must(not any(word in repr(keys) for word in words), "keys are not shown")
+        _check(0 < len(keys.names) <= len(keys), "each name has a key")
+        _check(not any(word in repr(keys) for word in words), "keys are not shown")
 
 
 def _head(data: bytes) -> None:
     line, *lines = data.split(b"\n")
     headers = [(name.lower(), value) for name, _, value in (one.partition(b":") for one in lines)]
     method, _, version = line.partition(b" ")
-    told = version.decode("latin-1")
+    version_text = version.decode("latin-1")
     with contextlib.suppress(BadRequest):
-        head.check(told, method, headers)
-    plain = head.without_upgrade(told, method, b"/", headers)
+        request_head.check(version_text, method, headers)
+    plain = request_head.without_upgrade(version_text, method, b"/", headers)
     _, *kept = plain.split(b"\r\n")
-    _must(not any(one.startswith(b"upgrade:") for one in kept), "no upgrade is left")
+    _check(not any(one.startswith(b"upgrade:") for one in kept), "no upgrade is left")
 
 
 def _url(data: bytes) -> None:
@@ -199,55 +204,55 @@ def _url(data: bytes) -> None:
     url = remote_url.parse_remote(data)
     if url is None:
         return
-    _must(len(url.text) <= remote_url.MAX_LENGTH + 16 and url.text.isascii(), "a URL is bounded and plain")
-    _must(remote_url.parse_remote(url.text.encode()) == url, "a URL in its one spelling is the same")
+    _check(len(url.text) <= remote_url.MAX_LENGTH + 16 and url.text.isascii(), "a URL is bounded and ASCII")
+    _check(remote_url.parse_remote(url.text.encode()) == url, "a normalised URL is stable")
     for location in (data.decode("latin-1"), url.target, "//a/b", "../c", "ftp://x/"):
-        led = remote_url.redirected(url, location)
-        _must(led is None or led.scheme in ("http", "https"), "a redirect stays within http")
-        _must(led is None or (url.scheme, led.scheme) != ("https", "http"), "a redirect stays encrypted")
+        to = remote_url.redirected(url, location)
+        _check(to is None or to.scheme in ("http", "https"), "a redirect stays within HTTP")
+        _check(to is None or (url.scheme, to.scheme) != ("https", "http"), "a redirect stays encrypted")
 
 
 def _trace(data: bytes) -> None:
     names = (b"traceparent", b"tracestate")
     lines = data.split(b"\n")[:8]
-    told = trace_context.read([(names[number % 2], line) for number, line in enumerate(lines)])
-    _must(sum(map(len, told.values())) <= 1024, "what is passed on is bounded")
-    _must(all(value.isascii() and value.isprintable() for value in told.values()), "and plain")
-    again = trace_context.read([(name.encode(), value.encode()) for name, value in told.items()])
-    _must(again == told, "and valid itself")
+    passed = trace_context.read([(names[number % 2], line) for number, line in enumerate(lines)])
+    _check(sum(map(len, passed.values())) <= 1024, "what is passed on is bounded")
+    _check(all(value.isascii() and value.isprintable() for value in passed.values()), "it is printable ASCII")
+    again = trace_context.read([(name.encode(), value.encode()) for name, value in passed.items()])
+    _check(again == passed, "it is valid itself")
 
 
 def _structure(data: bytes) -> None:
     with contextlib.suppress(BadImage):
         structure.check_structure(data)
         plain = structure.without_texts(data)
-        _must(len(plain) <= len(data), "nothing is added")
-        _must(structure.without_texts(plain) == plain, "what has no texts stays as it is")
+        _check(len(plain) <= len(data), "nothing is added")
+        _check(structure.without_texts(plain) == plain, "an image without texts is unchanged")
         if data[:4] in (b"II*\0", b"MM\0*"):
             structure.has_second_page(data)
 
 
 def _document(data: bytes) -> None:
-    _ocr(ocr.parse_json, data)
+    _ocr(mistral.parse_json, data)
 
 
 def _form(data: bytes) -> None:
-    _ocr(lambda body: ocr.parse_form(body, "multipart/form-data; boundary=x"), data)
+    _ocr(lambda body: mistral.parse_form(body, "multipart/form-data; boundary=x"), data)
 
 
-def _ocr(parse: Callable[[bytes], ocr.OcrRequest], data: bytes) -> None:
+def _ocr(parse: Callable[[bytes], mistral.DocumentRequest], data: bytes) -> None:
     try:
         request = parse(data)
         with contextlib.suppress(BadRequest):
-            ocr.kind_of(request.data or b"", request.param)
-        pages = ocr.chosen(request.pages, 100, 10)
+            mistral.kind_of(request.data or b"", request.param)
+        pages = mistral.chosen_pages(request.pages, 100, 10)
     except BadRequest as error:
-        _must(len(error.message) < 1000, "a refusal is short")
-        _must(json.loads(openai.error_body(error))["error"]["message"], "a refusal can be told")
+        _check(len(error.message) < 1000, "a refusal is short")
+        _check(json.loads(openai.error_body(error))["error"]["message"], "a refusal has a message")
         return
-    _must(pages == sorted(set(pages)) and pages[-1] < 100 and len(pages) <= 10, "pages are there, each once")
-    _must((request.data is None) != (request.url is None), "a document is here or elsewhere")
-    _must(
+    _check(pages == sorted(set(pages)) and pages[-1] < 100 and len(pages) <= 10, "pages exist, each once")
+    _check((request.data is None) != (request.url is None), "a document has data or a URL")
+    _check(
         request.annotation is None or json.loads(request.annotation)["json_schema"], "a schema is passed on"
     )
 
@@ -256,11 +261,11 @@ def _tables(data: bytes) -> None:
     page = data.decode("utf-8", "replace")
     for wanted in ("html", "markdown"):
         text, found = page_tables.lift_tables(page, wanted)
-        _must(all(f"[{one.id}]({one.id})" in text for one in found), "a table leaves a link")
+        _check(all(f"[{one.id}]({one.id})" in text for one in found), "a table leaves a link")
 
 
 _NOWHERE = Path(tempfile.gettempdir(), "there-is-no-such-folder")
-# The corpus refers to these by their places: new ones go to the end.
+# The corpus's inputs name these by their index: add new ones at the end.
 PARSERS: tuple[Callable[[bytes], None], ...] = (
     *(_events, _chat, _text, _answer, _metrics, _speculation, _data_url, _image, _bench),
     *(_config, _keys, _head, _url, _trace, _structure),

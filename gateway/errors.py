@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Self
+
 
 class GatewayError(Exception):
     """A request that gets no answer, with all that its error body and headers need.
+
+    Not changed once it is raised.
 
     Attributes:
         status: HTTP status code.
@@ -32,6 +42,17 @@ class GatewayError(Exception):
         self.code = code
         self.retry_after = retry_after
 
+    def untraced(self) -> Self:
+        """Return a copy to keep: without the traceback, whose frames keep alive whatever they worked on."""
+        return copy.copy(self)
+
+
+class InternalError(GatewayError):
+    """A fault of the gateway's own (500); the log has its trace, the client does not."""
+
+    def __init__(self) -> None:
+        super().__init__("the gateway failed unexpectedly; its log says how", code="internal_error")
+
 
 class BadRequest(GatewayError):
     """The request itself is wrong (400)."""
@@ -45,6 +66,18 @@ class BadImage(BadRequest):
 
     def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_image") -> None:
         super().__init__(message, param=param, code=code)
+
+    def named(self, param: str, prefix: str = "") -> BadImage:
+        """Return the same refusal, of the field `param`, with words before its message."""
+        return BadImage(prefix + self.message, param=param, code=self.code or "invalid_image")
+
+
+class EngineRefused(BadRequest):
+    """An engine's own refusal of a request: a 4xx, whose status it keeps."""
+
+    def __init__(self, message: str, *, status: int = 400, retry_after: int | None = None) -> None:
+        super().__init__(message, code="engine_refused", retry_after=retry_after)
+        self.status = status
 
 
 class Unauthorized(GatewayError):
@@ -62,10 +95,14 @@ class Forbidden(GatewayError):
 
 
 class UnknownEndpoint(GatewayError):
-    """A path that does not exist, or a method that it does not have (404; 405 where told)."""
+    """A path that does not exist (404), or a method that it does not have (405)."""
 
     status = 404
     kind = "invalid_request_error"
+
+    def __init__(self, message: str, *, status: int = 404) -> None:
+        super().__init__(message, code="unknown_endpoint")
+        self.status = status
 
 
 class RequestTimeout(GatewayError):
@@ -103,6 +140,13 @@ class BodyTooLarge(GatewayError):
     kind = "invalid_request_error"
 
 
+class UnsupportedMediaType(GatewayError):
+    """A body in an encoding that is not read (415)."""
+
+    status = 415
+    kind = "invalid_request_error"
+
+
 class EngineFailed(GatewayError):
     """The engine broke off, answered nonsense or refused our key (502)."""
 
@@ -129,8 +173,14 @@ class ClientLeft(Exception):
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; `problems` holds one `file:line: key: ...` line each."""
+    """A configuration that cannot be used.
 
-    def __init__(self, problems: list[str]) -> None:
+    Attributes:
+        problems: one `file:line: key: ...` line each.
+        sources: the files that it was to be read from, as Config.sources.
+    """
+
+    def __init__(self, problems: list[str], sources: Mapping[Path, bytes] | None = None) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+        self.sources = sources or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -114,6 +115,30 @@ class Speculation:
         return self.draft_tokens is None or self.accepted <= self.draft_tokens <= most
 
 
+class SpeculationFault(StrEnum):
+    """Why what an engine tells of one answer's speculation is no figure.
+
+    Attributes:
+        FORMAT: it is not the object that is known: other versions have other shapes.
+        HISTOGRAM_SUMS: its drafts or accepted tokens are not the sums of its histogram.
+        ACCEPTED_OVER_DRAFTED: more tokens were accepted than drafted.
+        DRAFTED_OVER_POSITIONS: more tokens were drafted than the drafts have positions for.
+        DRAFTS_OVER_TOKENS: there were more drafts than the answer has tokens.
+        POOL_DEPTH: it has more or fewer positions than its pool's depth.
+    """
+
+    FORMAT = "format"
+    HISTOGRAM_SUMS = "histogram_sums"
+    ACCEPTED_OVER_DRAFTED = "accepted_over_drafted"
+    DRAFTED_OVER_POSITIONS = "drafted_over_positions"
+    DRAFTS_OVER_TOKENS = "drafts_over_tokens"
+    POOL_DEPTH = "pool_depth"
+
+
+# What an answer tells of its speculation: figures, figures that are none, or nothing.
+ToldSpeculation = Speculation | SpeculationFault | None
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What an engine's metrics said.
@@ -152,35 +177,82 @@ class Usage:
     completion_tokens: int = 0
 
 
-class Decision(NamedTuple):
-    """What became of a request that was sorted, for /status: nothing of its content, nor whose it was.
+class PageCounts(NamedTuple):
+    """A document's pages: how many there were to read, how many failed, and the requests sent for them."""
+
+    total: int
+    failed: int
+    requests: int
+
+
+class RequestRecord(NamedTuple):
+    """What became of one request: metrics, the access log, spans and /status are all written from it.
+
+    Nothing of its content is in it.
 
     Attributes:
         at: when it ended, in seconds since 1970.
         request_id: the client's own or a new one.
-        route: where it was sorted.
-        reason: the evidence for that.
-        pool: where it had a place last, as are the next two; None where it never had one.
-        engine: which.
-        depth: the depth that engine ran at.
-        code: its status; 499 where the client left.
+        path: the endpoint.
+        code: the status it ended with; 499 where the client left.
         seconds: from its arrival to its end.
-        waited_s: of these, in the queue.
-        acceptance_length: of its answer, where that is known and believed.
-        completion_tokens: of its answer, where the engine told.
-        why: what the choice went by, and what came between, or why there was none.
+        error: the code of the error it ended with; empty where there was none.
+        key: the name of the client's API key; empty where there are no keys.
+        route: where it was sorted; empty where it was not.
+        reason: the evidence for that.
+        pool: of the engine of its last attempt, as are the next two; None where there was no attempt.
+        engine: its name.
+        depth: the depth it ran at.
+        waited_s: of `seconds`, in the queue, for all attempts together.
+        first_token_s: from its arrival to the first output of a stream, in its last attempt.
+        usage: token counts, where the answer had them.
+        speculation: what was drafted for its answer, where that is known and believed.
+        speculation_source: where that is known from.
+        image_bytes: of its images, decoded.
+        depths: of the engine of each attempt, under the load that the attempt made.
+        retried: how each attempt but the last failed.
+        overhead: seconds that stages of the path took in the gateway, by stage.
+        why: what the choice of an engine went by, what came between, and how it failed.
+        trace_id: of its trace; None where it is not traced.
+        pages: where it is a document.
     """
 
     at: float
     request_id: str
-    route: str
-    reason: str
-    pool: str | None
-    engine: str | None
-    depth: int | None
+    path: str
     code: int
     seconds: float
-    waited_s: float
-    acceptance_length: float | None
-    completion_tokens: int | None
-    why: str
+    error: str = ""
+    key: str = ""
+    route: str = ""
+    reason: str = ""
+    pool: str | None = None
+    engine: str | None = None
+    depth: int | None = None
+    waited_s: float = 0.0
+    first_token_s: float | None = None
+    usage: Usage | None = None
+    speculation: Speculation | None = None
+    speculation_source: str | None = None
+    image_bytes: int = 0
+    depths: tuple[int, ...] = ()
+    retried: tuple[str, ...] = ()
+    overhead: Mapping[str, float] = MappingProxyType({})
+    why: str = ""
+    trace_id: str | None = None
+    pages: PageCounts | None = None
+
+    @property
+    def attempts(self) -> int:
+        """How many engines it was sent to, one after the other."""
+        return len(self.retried) + (self.engine is not None)
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """In tokens per step, where it is known."""
+        return self.speculation.length if self.speculation else None
+
+    @property
+    def completion_tokens(self) -> int | None:
+        """Of its answer, where the engine said."""
+        return self.usage.completion_tokens if self.usage else None

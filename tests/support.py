@@ -5,29 +5,40 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import inspect
 import io
+import itertools
 import json
 import socket
+import subprocess
+import sys
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvicorn
 import uvicorn.server
 from PIL import Image, ImageDraw, ImageFont
+from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.server.listen import Server
+from gateway.server.listen import GatewayServer
 
 # It looks ten times a second whether it is to stop, and then waits for as long: half a second of each test.
-uvicorn.server.asyncio = SimpleNamespace(  # type: ignore[attr-defined]
+uvicorn.server.asyncio = SimpleNamespace(  # type: ignore[assignment, attr-defined]
     **{**vars(asyncio), "sleep": lambda seconds: asyncio.sleep(seconds / 20)}
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from prometheus_client.samples import Sample
 
     from gateway.server.app import Gateway
 
+T = TypeVar("T")
+# What a busy machine may take over anything that ends at all.
+LONG_S = 60
 CONFIG = """
 model: glm-ocr
 pools:
@@ -93,11 +104,56 @@ def chat(
     return {"model": "glm-ocr", "messages": [{"role": "user", "content": parts}], **members}
 
 
-async def until(condition: Callable[[], object], within_s: float = 10) -> None:
-    """Wait for a condition; fail where it does not come true."""
+async def until(condition: Callable[[], object], within_s: float = LONG_S) -> Any:
+    """Wait until a condition holds, which may be asynchronous; return what it returned.
+
+    Raises:
+        TimeoutError: it does not hold in time.
+    """
+    pauses = _pauses()
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - conditions of other processes have no event to wait on
-            await asyncio.sleep(0)
+        while True:
+            found: Any = condition()
+            if found := await found if inspect.isawaitable(found) else found:
+                return found
+            await asyncio.sleep(next(pauses))
+
+
+def wait_until(condition: Callable[[], T], within_s: float = LONG_S, what: str = "") -> T:
+    """Wait until a condition holds, where no event loop runs; return what it returned.
+
+    Raises:
+        TimeoutError: it does not hold in time; it says `what` was waited for.
+    """
+    pauses, end = _pauses(), time.monotonic() + within_s
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {within_s:.0f} s: {what}")
+        time.sleep(next(pauses))
+    return found
+
+
+def _pauses() -> Iterator[float]:
+    """None at first, then ever longer ones: what is waited for may need this core."""
+    return (min(number / 10_000, 0.05) for number in itertools.count())
+
+
+@contextlib.contextmanager
+def python(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run Python in a process of its own until the block is left; `options` are Popen's."""
+    with subprocess.Popen([sys.executable, *map(str, arguments)], **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on a port of this host."""
+    with contextlib.suppress(ConnectionRefusedError, ConnectionResetError):  # reset: while it closes
+        socket.create_connection(("127.0.0.1", port)).close()
+        return True
+    return False
 
 
 @contextlib.asynccontextmanager
@@ -111,7 +167,7 @@ async def served(app: Any) -> AsyncIterator[str]:
 @contextlib.asynccontextmanager
 async def serving(gateway: Gateway) -> AsyncIterator[str]:
     """Serve a gateway with its own server on a free loopback port; yield its base URL."""
-    async with _started(Server(gateway)) as url:
+    async with _started(GatewayServer(gateway)) as url:
         yield url
 
 
@@ -296,6 +352,20 @@ def asked(
     if prompt is not None:
         parts.append({"type": "input_text", "text": prompt})
     return {"model": "glm-ocr", "input": [{"role": "user", "content": parts}], **members}
+
+
+def events_of(stream: bytes | str) -> list[Any]:
+    """The JSON of each event that a stream of completions consists of, which must end with `[DONE]`."""
+    text = stream if isinstance(stream, str) else stream.decode()
+    *blocks, done, rest = text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    return [json.loads(block.removeprefix("data: ")) for block in blocks]
+
+
+def samples_of(page: bytes | str) -> list[Sample]:
+    """The samples of a page of metrics."""
+    text = page if isinstance(page, str) else page.decode()
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
 async def respond(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> None:

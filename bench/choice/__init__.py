@@ -1,1 +1,1 @@
-"""Figures of choosing the engine by its load: simulated fleets in virtual time, the gateway's State."""
+"""How good the choice of engines is: the gateway's own State over simulated fleets, in virtual time."""

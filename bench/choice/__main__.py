@@ -21,7 +21,7 @@ QUICK_CLIENTS = (1, 32, 128, 400)
 
 
 class Bench:
-    """Measures what was asked for, in two processes, and tells how far it is."""
+    """Runs simulations in two processes, and prints its progress."""
 
     def __init__(self, pool: ProcessPoolExecutor, *, quick: bool) -> None:
         self._pool = pool
@@ -38,7 +38,7 @@ class Bench:
 
     def all(self, name: str, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return what a function gives for each of its arguments."""
-        # The dear ones first, so that both processes end together: here these stand last.
+        # The long ones, which come last, are started first, so that both processes end together.
         futures = [self._pool.submit(function, *call) for call in reversed(calls)]
         results = []
         for place, future in enumerate(futures, start=1):
@@ -112,7 +112,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
 
 
 def write(found: dict[str, Any]) -> None:
-    """Put the figures into the results' file, which keeps the parts that were not measured now."""
+    """Write the figures; parts that were not measured now are kept."""
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     figures = {"label": "simulated", **kept, **found}
     for run in figures.get("trace", ()):
@@ -124,7 +124,7 @@ def write(found: dict[str, Any]) -> None:
 
 
 def _lines(value: object) -> str:
-    """JSON with a line for each entry of a list, so that changes show."""
+    """Return JSON with a line for each entry of a list, for readable diffs."""
     if isinstance(value, list):
         return "[\n" + ",\n".join(f"  {json.dumps(entry)}" for entry in value) + "\n ]"
     return json.dumps(value)

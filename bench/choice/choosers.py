@@ -1,4 +1,4 @@
-"""Who decides where a request goes: the gateway itself, and the rules it is compared with."""
+"""Rules that choose an engine: the gateway's own, and those that it is compared with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Gateway:
-    """The gateway's own State and policies, on the world's time."""
+    """The gateway's own State and policies, in virtual time."""
 
     def __init__(self, world: World, config: str, folder: Path, seed: int) -> None:
         fleet = GatewayFleet.of(parse(config, "routes.yaml", folder, {}))
@@ -47,9 +47,8 @@ class Gateway:
         found = self.state.take(route)
         if isinstance(found, Choice):
             self._waiters[client] = self.state.wait(route, lambda: self._woken.append(client))
-            for _, engine in self._placed():  # nobody but this client can have got a place by joining
-                return engine
-            return None
+            placed = self._placed()  # only this client can have got a place by joining the queue
+            return placed[0][1] if placed else None
         self._leases[client] = found
         return found.engine.name
 
@@ -61,7 +60,7 @@ class Gateway:
         return self._placed()
 
     def poll(self, first: float, every: float = 1.0) -> Self:
-        """Read the engines' metrics at a time, and again and again from then on."""
+        """Read the engines' metrics at a time, and every so many seconds from then on."""
 
         def scrape() -> None:
             self.scrape()
@@ -95,7 +94,7 @@ class Gateway:
 
 
 class Pinned:
-    """A fixed split: every client keeps the engine it was given at first."""
+    """A fixed split: every client keeps its first engine."""
 
     def __init__(self, split: Mapping[str, Mapping[str, int]]) -> None:
         self._free = {engine: dict(counts) for engine, counts in split.items()}
@@ -115,7 +114,7 @@ class Pinned:
 
 
 class Stateless:
-    """A rule that looks at the engines' loads and needs no memory of requests."""
+    """A rule that depends on the engines' loads alone."""
 
     def __init__(self, pick: Callable[[str], str]) -> None:
         self._pick = pick
@@ -142,9 +141,9 @@ def round_robin(world: World) -> Stateless:
 
 
 def fill_to_crossover(world: World, schedules: Mapping[str, Ranges]) -> Stateless:
-    """The depth that the route's schedule names for the load an engine would have, else the shallowest.
+    """An engine of the depth that the route's schedule has for the load it would get, else the shallowest.
 
-    Of several such engines the deepest is filled first, and the least loaded of equal ones.
+    Of several such engines it is the deepest, and of equal ones the least loaded.
     """
     engines = world.fleet.engines
 
@@ -164,7 +163,7 @@ def fill_to_crossover(world: World, schedules: Mapping[str, Ranges]) -> Stateles
 def fastest_for_itself(
     world: World, curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
 ) -> Stateless:
-    """The engine on which this one request would run fastest, by exact curves; ties to the least loaded."""
+    """The engine on which this request alone would run fastest, by exact curves; ties: the least loaded."""
     engines = world.fleet.engines
 
     def pick(route: str) -> str:
@@ -189,7 +188,7 @@ def config_text(
     lines = ["model: ocr", "pools:"]
     for pool in fleet.pools:
         lines.append(f"  {pool.name}:")
-        lines.append(f"    engines: [{', '.join(f'http://{pool.name}-{i}' for i in range(pool.engines))}]")
+        lines.append(f"    engines: [{', '.join(f'http://{pool.name}-{at}' for at in range(pool.engines))}]")
         lines.append(f"    max_load: {MAX_NUM_SEQS}")
         if pool.depth:
             table = [list(entry) for entry in pool.schedule]

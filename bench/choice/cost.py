@@ -1,4 +1,4 @@
-"""What one choice costs this machine's CPU, with many engines."""
+"""The CPU time of one choice among many engines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PER_ENGINE = 30
 
 
 def run(calls: int) -> dict[str, object]:
-    """Return microseconds of CPU: taking and releasing a place in State, and the choice by itself."""
+    """Return microseconds of CPU for taking and releasing a lease in State, and for the choice alone."""
     fit = "h100-9b"
     fleet = Fleet(
         "64 engines", tuple(Pool(f"depth{depth}", depth, n) for depth, n in ((3, 22), (1, 21), (0, 21)))
@@ -73,12 +73,12 @@ def run(calls: int) -> dict[str, object]:
         "choose alone": _figures(choices),
         "take": _figures(takes),
         "release": _figures(releases),
-        "take + release": _figures([a + b for a, b in zip(takes, releases, strict=True)]),
+        "take + release": _figures([sum(pair) for pair in zip(takes, releases, strict=True)]),
     }
 
 
 def _figures(samples: list[float]) -> dict[str, float]:
-    """Microseconds: the median, the mean, and what 99 of 100 stay under."""
+    """Return median, mean and p99 of microseconds."""
     return {
         "median": round(float(np.median(samples)), 1),
         "mean": round(float(np.mean(samples)), 1),

@@ -1,4 +1,4 @@
-"""Simulated engines and closed-loop clients in virtual time, as discrete events: no sockets, no sleeping."""
+"""Simulated engines and clients in a closed loop, as discrete events in virtual time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_NUM_SEQS = 512
 
 
 class Pool(NamedTuple):
-    """Equal engines: draft tokens, the engines' own schedule by batch size (empty: none), how many."""
+    """Equal engines: their draft tokens, how many they are, and their own schedule by batch size, if any."""
 
     name: str
     depth: int
@@ -34,7 +34,7 @@ class Pool(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """Pools under a name for tables."""
+    """Pools, and a name for tables."""
 
     name: str
     pools: tuple[Pool, ...]
@@ -46,7 +46,7 @@ class Fleet(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One answered request: when it was (s), seconds since it was sent, its output tokens."""
+    """One answered request: when (s), seconds since it was sent, output tokens."""
 
     at: float
     seconds: float
@@ -55,23 +55,23 @@ class Answer(NamedTuple):
 
 
 class Chooser(Protocol):
-    """What decides where requests go."""
+    """A rule that chooses an engine for each request."""
 
     def begin(self, client: int, route: str) -> str | None:
-        """Return the engine of a client's next request; None where it waits."""
+        """Return the engine for a client's next request; None where it waits."""
 
     def end(self, client: int, tokens: int) -> Iterable[tuple[int, str]]:
-        """Note that a client's request is answered; return waiting clients that got an engine by it."""
+        """Note that a client's request is answered; return the waiting clients that now get an engine."""
 
 
 @dataclass
 class World:
-    """Engines, clients and the time.
+    """Engines and clients at one time.
 
     Attributes:
         now: virtual seconds.
         clocks: the engines, by name.
-        answers: what has been answered so far.
+        answers: the requests answered so far.
         load: requests on each engine, by route.
     """
 
@@ -100,14 +100,14 @@ class World:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._routes: dict[int, str] = {}
-        self._wanted: dict[str, list[int]] = defaultdict(list)
+        self._clients: dict[str, list[int]] = defaultdict(list)
         self._leaving: set[int] = set()
         self._sent: dict[int, tuple[float, int]] = {}
-        self._at: dict[int, str] = {}
+        self._engine_of: dict[int, str] = {}
         self._ids = itertools.count()
 
     def at(self, when: float, call: Callable[[], None]) -> None:
-        """Call something at a time."""
+        """Call a function at a time."""
         heapq.heappush(self._timers, (when, next(self._order), call))
 
     def tokens(self) -> int:
@@ -115,11 +115,11 @@ class World:
         return sum(clock.counters.generation_tokens for clock in self.clocks.values())
 
     def clients(self, chooser_of: Callable[[int], Chooser], counts: Mapping[str, int]) -> None:
-        """Have so many clients of each route; those too many leave once they have their answer."""
+        """Set the number of clients of each route; surplus ones leave when they have their answer."""
         self._chooser_of = chooser_of
         new = []
         for route, count in counts.items():
-            present = self._wanted[route]
+            present = self._clients[route]
             while len(present) > count:
                 self._leaving.add(present.pop())
             for _ in range(count - len(present)):
@@ -127,13 +127,13 @@ class World:
                 present.append(client)
                 self._routes[client] = route
                 new.append(client)
-        # Routes come in turn, as they would: a fleet filled with one route first would settle differently.
-        places = {client: place for route in counts for place, client in enumerate(self._wanted[route])}
+        # Routes take turns: a fleet filled with one route first would settle differently.
+        places = {client: place for route in counts for place, client in enumerate(self._clients[route])}
         for client in sorted(new, key=places.__getitem__):
             self._send(client)
 
     def run(self, until: float) -> None:
-        """Let everything happen up to a time."""
+        """Advance to a time."""
         clocks = list(self.clocks.values())
         while True:
             end, busy = until, None
@@ -162,14 +162,14 @@ class World:
 
     def _place(self, client: int, engine: str) -> None:
         route = self._routes[client]
-        self._at[client] = engine
+        self._engine_of[client] = engine
         self.load[engine][route] += 1
         self.clocks[engine].add(client, route, self._sent[client][1], self.now)
 
     def _answered(self, client: int) -> None:
         route = self._routes[client]
         sent, tokens = self._sent[client]
-        self.load[self._at[client]][route] -= 1
+        self.load[self._engine_of[client]][route] -= 1
         self.answers.append(Answer(self.now, self.now - sent, tokens, route))
         for waited, engine in self._chooser_of(client).end(client, tokens):
             self._place(waited, engine)
@@ -180,7 +180,7 @@ class World:
 
 
 class Result(NamedTuple):
-    """Simulated figures of a window: output tokens per second, seconds a request, tokens/s by route."""
+    """A window's figures: output tokens per second, mean and p95 seconds a request, tokens/s by route."""
 
     rate: float
     latency: float
@@ -195,7 +195,7 @@ def evenly(clients: int) -> dict[str, int]:
 
 
 def measure(world: World, start: float, end: float) -> Result:
-    """Run a world to `end` and tell what happened from `start` on."""
+    """Run a world to `end`; return the figures of the window from `start` on."""
     world.run(start)
     before = world.tokens()
     world.run(end)

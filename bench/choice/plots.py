@@ -1,4 +1,4 @@
-"""The figures as pictures, for docs/images; every one says that it is simulated."""
+"""The figures as pictures in docs/images, each marked as simulated."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def regret(cells: Sequence[Mapping[str, Any]]) -> None:
     figure, grid = _grid(len(fits), len(KINDS))
     for row, fit in zip(grid, fits, strict=True):
         for axes, kind in zip(row, KINDS, strict=True):
-            mine = [c for c in cells if (c["fit"], c["fleet"], c["kind"]) == (fit, FLEETS[0], kind)]
+            wanted = (fit, FLEETS[0], kind)
+            mine = [cell for cell in cells if (cell["fit"], cell["fleet"], cell["kind"]) == wanted]
             for rule, colour in _RULES.items():
                 rates = [
                     min(rate for rate, _ in cell[rule]) if rule == "ours" else cell[rule][0] for cell in mine

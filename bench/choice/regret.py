@@ -1,4 +1,4 @@
-"""Our choice against the best fixed split and other rules, at constant numbers of clients. All simulated."""
+"""The gateway's choice against the best fixed split and other rules, with constant clients. All simulated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = (*ROUTES, "mix")
 CONCURRENCY = (*LOADS, 400)
 FLEETS = ("deep + plain", "0 + 1 + 3", "two with own schedule", "own schedule + plain")
 _MIN_S = 30.0
-# Of few clients' answers there are few a second.
+# So few clients get few answers a second: their window is longer.
 _FEW, _FEW_MIN_S = 10, 90.0
 _LATENCIES = 3.0
 
@@ -59,7 +59,7 @@ class Trial:
 
     Attributes:
         split: the best fixed split, by the model.
-        best: what it gives.
+        best: its figures.
     """
 
     def __init__(self, fit: str, fleet: Fleet, clients: Mapping[str, int], *, quick: bool = False) -> None:
@@ -75,24 +75,24 @@ class Trial:
         total = sum(clients.values())
         found = splits.best(fit, fleet, clients, keep=1 if quick else 2)
         expected = splits.rate(fit, list(fleet.engines.values()), found[0])
-        # The slowest route sets the time: in a mix its answers take longer than the mean tells.
+        # The route with the longest answers sets the time: in a mix they take longer than the mean.
         tokens = max(fit_of(fit).routes[route].output_tokens for route, count in clients.items() if count)
         self._unit = tokens * total / expected
         least = _FEW_MIN_S if total <= _FEW else _MIN_S
         self._window = max(least, _LATENCIES * self._unit) / (2 if quick else 1)
         self.split = found[0]
-        self.best = max((self.pinned(split) for split in found), key=lambda result: result.rate)
+        self.best = max((self.run_split(split) for split in found), key=lambda result: result.rate)
 
-    def go(self, chooser_of: Callable[[World], Chooser]) -> Result:
+    def run_rule(self, chooser_of: Callable[[World], Chooser]) -> Result:
         """Measure a rule."""
         world = World(fit_of(self._fit), self._fleet, seed=sum(self._clients.values()))
         chooser = chooser_of(world)
         world.clients(lambda _: chooser, self._clients)
         return measure(world, self._unit, self._unit + self._window)
 
-    def pinned(self, split: splits.Split) -> Result:
+    def run_split(self, split: splits.Split) -> Result:
         """Measure a fixed split."""
-        return self.go(lambda _: choosers.Pinned(splits.named(self._fleet, split)))
+        return self.run_rule(lambda _: choosers.Pinned(splits.named(self._fleet, split)))
 
 
 def run(cell: Cell, sweep: Sweep, quick: bool = False) -> dict[str, object]:
@@ -100,20 +100,20 @@ def run(cell: Cell, sweep: Sweep, quick: bool = False) -> dict[str, object]:
     fleet = fleet_of(cell.fleet, cell.fit)
     seeds = SEEDS[:1] if quick else SEEDS
     trial = Trial(cell.fit, fleet, cell.by_route(), quick=quick)
-    go, best = trial.go, trial.best
+    run_rule, best = trial.run_rule, trial.best
     curves = {route: {pool.name: sweep.curve(route, pool) for pool in fleet.pools} for route in ROUTES}
     schedules = {route: sweep.schedule(route, fleet.pools, SEEDS[0]) for route in ROUTES}
-    profiled = [go(_by_profiles(fleet, sweep, seed)) for seed in seeds]
+    profiled = [run_rule(_by_profiles(fleet, sweep, seed)) for seed in seeds]
     allowed = _by_schedule_alone(cell, fleet, schedules)
     rules = {
-        "schedule only": go(_by_schedules(fleet, schedules)),
-        "fill to crossover": go(lambda world: choosers.fill_to_crossover(world, schedules)),
-        "fastest for itself": go(lambda world: choosers.fastest_for_itself(world, curves)),
-        "least loaded": go(choosers.least_loaded),
-        "round robin": go(choosers.round_robin),
+        "schedule only": run_rule(_by_schedules(fleet, schedules)),
+        "fill to crossover": run_rule(lambda world: choosers.fill_to_crossover(world, schedules)),
+        "fastest for itself": run_rule(lambda world: choosers.fastest_for_itself(world, curves)),
+        "least loaded": run_rule(choosers.least_loaded),
+        "round robin": run_rule(choosers.round_robin),
     }
     if allowed:
-        rules["best by schedule"] = trial.pinned(allowed)
+        rules["best by schedule"] = trial.run_split(allowed)
     return {
         **cell._asdict(),
         "best": {
@@ -129,7 +129,7 @@ def run(cell: Cell, sweep: Sweep, quick: bool = False) -> dict[str, object]:
 def _by_schedule_alone(cell: Cell, fleet: Fleet, schedules: Mapping[str, Ranges]) -> splits.Split | None:
     """Return the best fixed split that obeys the schedules; every engine has the clients' mix.
 
-    Schedules tell loads and not what routes do to each other, so they cannot ask for routes apart.
+    Schedules know loads and not how routes affect each other, so they cannot ask to keep routes apart.
     """
     pools = list(fleet.engines.values())
     found = (splits.mixed_alike(cell.by_route(), loads) for loads in splits.ways(cell.clients, len(pools)))
@@ -143,16 +143,16 @@ def _by_schedule_alone(cell: Cell, fleet: Fleet, schedules: Mapping[str, Ranges]
 def allowed_by(schedules: Mapping[str, Ranges], fleet: Fleet, split: splits.Split) -> bool:
     """Whether a split obeys the schedules.
 
-    It does not where an engine stands past its crossover while another one has a depth that a schedule names
-    for the load there. An engine of several routes is past it when their shares of it, each requests over
-    crossover, reach 1.
+    It does not where an engine is past its crossover while another one has the depth that a schedule has for
+    the load there. An engine of several routes is past it when requests / crossover, summed over its routes,
+    reaches 1.
     """
     pools = list(fleet.engines.values())
     loads = [sum(counts) for counts in split]
     for place, (pool, counts) in enumerate(zip(pools, split, strict=True)):
         present = [route for route, count in zip(ROUTES, counts, strict=True) if count]
         crowding = sum(
-            count / _left(schedules[route], pool)
+            count / _crossover(schedules[route], pool)
             for route, count in zip(ROUTES, counts, strict=True)
             if count
         )
@@ -166,8 +166,8 @@ def allowed_by(schedules: Mapping[str, Ranges], fleet: Fleet, split: splits.Spli
     return True
 
 
-def _left(schedule: Ranges, pool: Pool) -> float:
-    """The load at which a schedule leaves a pool that it named before."""
+def _crossover(schedule: Ranges, pool: Pool) -> float:
+    """Return the load at which a schedule leaves a pool; infinity where it never does."""
     seen = False
     for load in range(1, 513):
         if _named(schedule, pool, load):

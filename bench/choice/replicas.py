@@ -1,4 +1,4 @@
-"""Several gateways in front of one fleet, which see each other's requests in scrapes alone. All simulated."""
+"""Two gateways in front of one fleet, which see each other's requests only in scrapes. All simulated."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from bench.choice.fleet import ROUTES
-from bench.choice.sweep import model_rate
+from bench.choice.sweep import alone, model_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 Counts = tuple[int, ...]
 Split = tuple[Counts, ...]
-Value = "Callable[[int, Counts], float]"
-# A single route's splits are all tried up to so many; beyond that, one client in 64 is the unit.
+# A single route's splits are all tried up to so many; beyond, clients are moved in units of one in 64.
 _EXHAUSTIVE = 20_000
 _RANDOM_STARTS = 6
 
@@ -36,32 +35,41 @@ def best(
     keep: int = 1,
     allowed: Callable[[Split], bool] = lambda split: True,
 ) -> list[Split]:
-    """Return the best fixed splits, the best first, none of them a near copy of a better one.
+    """Return the best fixed splits, best first, none of them close to a better one.
 
-    A single route's splits are all tried. Those of a mix are climbed to from many starts by moves of some
-    clients of a route from engine to engine: first with the engines' rates taken from the routes' own curves
-    (of which the times per token average), then the best of what that finds with the model itself.
+    A single route's splits are all tried. Those of a mix are found by hill climbing from many starts, moving
+    clients of a route from engine to engine: first with rates from the routes' own curves (whose times per
+    token are averaged), then from the best of these with the model itself.
+
+    Args:
+        fit: the engines'.
+        fleet: the engines.
+        clients: by route.
+        keep: how many splits to return.
+        allowed: whether a split may be returned.
     """
     pools = list(fleet.engines.values())
+
+    def averaged(engine: int, counts: Counts) -> float:
+        return _averaged(fit, pools[engine], counts)
+
+    def exact(engine: int, counts: Counts) -> float:
+        return _exact(fit, pools[engine], counts)
+
     wanted = tuple(clients.get(route, 0) for route in ROUTES)
     total = sum(wanted)
     present = [place for place, count in enumerate(wanted) if count]
     if len(present) == 1:
-        found = {
-            split: rate(fit, pools, split)
-            for way in ways(total, len(pools))
-            if allowed(
-                split := tuple(tuple(n if r == present[0] else 0 for r in range(len(ROUTES))) for n in way)
-            )
-        }
+        every = (tuple(alone(present[0], load) for load in way) for way in ways(total, len(pools)))
+        found = {split: rate(fit, pools, split) for split in every if allowed(split)}
     else:
         rough: dict[Split, float] = {}
         for start in _starts(wanted, len(pools)):
-            rough.update(_climb(start, lambda e, c: _averaged(fit, pools[e], c), allowed, total // 2, 1))
+            rough.update(_climb(start, averaged, allowed, total // 2, 1))
         found = {}
         for start in sorted(rough, key=rough.__getitem__, reverse=True)[: keep + 2]:
             least = max(1, total // 128)
-            found.update(_climb(start, lambda e, c: _exact(fit, pools[e], c), allowed, 4 * least, least))
+            found.update(_climb(start, exact, allowed, 4 * least, least))
     kept: list[Split] = []
     for split in sorted(found, key=found.__getitem__, reverse=True):
         if all(_distance(split, other) > total // 16 for other in kept):
@@ -72,7 +80,7 @@ def best(
 
 
 def named(fleet: Fleet, split: Split) -> dict[str, dict[str, int]]:
-    """Return a split by the engines' and routes' names."""
+    """Return a split by engine and route."""
     return {
         engine: dict(zip(ROUTES, counts, strict=True))
         for engine, counts in zip(fleet.engines, split, strict=True)
@@ -97,13 +105,12 @@ def _averaged(fit: str, pool: Pool, counts: Counts) -> float:
 
 @lru_cache(maxsize=100_000)
 def _time(fit: str, depth: int, schedule: Ranges, route: int, load: int) -> float:
-    """Seconds that one of `load` requests of a route takes for a token."""
-    counts = tuple(load if place == route else 0 for place in range(len(ROUTES)))
-    return load / model_rate(fit, depth, schedule, counts)
+    """Return the seconds that one of `load` requests of a route takes for a token."""
+    return load / model_rate(fit, depth, schedule, alone(route, load))
 
 
 def mixed_alike(clients: Mapping[str, int], loads: Sequence[int]) -> Split:
-    """Return the split with so many requests on each engine, in which all have the clients' mix."""
+    """Return the split with these loads in which every engine has the clients' mix."""
     total = sum(clients.values())
     before = 0
     rows: list[Counts] = []
@@ -117,7 +124,7 @@ def mixed_alike(clients: Mapping[str, int], loads: Sequence[int]) -> Split:
 
 
 def ways(count: int, engines: int) -> Iterator[tuple[int, ...]]:
-    """Yield how many of `count` each engine may have; where that is too many ways, in steps of several."""
+    """Yield the ways to spread `count` requests over engines; in coarser steps where there are too many."""
     total = 1
     for place in range(1, engines):
         total = total * (count + place) // place
@@ -156,7 +163,7 @@ def _climb(
     step: int,
     least: int,
 ) -> dict[Split, float]:
-    """Move `step` clients at a time as long as that helps, then half as many; return where it ends."""
+    """Move `step` clients at a time while that helps, then half as many; return where it ends."""
     split = list(start)
     values = [value(engine, counts) for engine, counts in enumerate(split)]
     fine = allowed(start)
@@ -192,4 +199,6 @@ def _replaced(split: Sequence[Counts], source: int, less: Counts, target: int, m
 
 
 def _distance(one: Split, other: Split) -> int:
-    return sum(abs(a - b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True)) // 2
+    """Return how many clients must move to get from one split to the other."""
+    rows = zip(one, other, strict=True)
+    return sum(abs(now - then) for row in rows for now, then in zip(*row, strict=True)) // 2

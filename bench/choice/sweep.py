@@ -1,4 +1,4 @@
-"""Profiles and schedules as a sweep of the simulated engines would give them: few points, with noise."""
+"""Profiles and schedules as a sweep of the simulated engines gives them: few points, with noise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FITS = ("h100-9b", "slow-verify")
 LOADS = (1, 10, 24, 32, 40, 64, 80, 128, 256)
 NOISE = 0.05
-# Profiles with other noise each.
+# Of the profiles' noise.
 SEEDS = (1, 2, 3)
 LAST = 4096
 _WINDOW_S = 60.0
@@ -47,7 +47,7 @@ def model_rate(fit: str, depth: int, schedule: Ranges, counts: tuple[int, ...]) 
 
 @lru_cache
 def engine_schedule(fit: str) -> Ranges:
-    """Return the schedule an operator would give engines of depth 3: plain from where it wins on average."""
+    """Return the schedule for engines of depth 3: plain decoding from where it wins on average."""
     load = 1
     while _advantage(fit, load) > 1:
         load += 1
@@ -81,13 +81,13 @@ def measured(fit: str, route: str, depth: int, schedule: Ranges, load: int) -> f
 
 @dataclass(frozen=True)
 class Sweep:
-    """What was measured of one fit: tokens per second by route, depth, the engine's schedule, and load."""
+    """The tokens per second of one fit's engines, by route, depth, the engine's schedule, and load."""
 
     fit: str
     rates: Mapping[tuple[str, int, Ranges, int], float]
 
     def curve(self, route: str, pool: Pool, seed: int | None = None) -> list[tuple[int, float]]:
-        """Return one route's points on a pool; with a seed, with the noise that it gives."""
+        """Return a route's points on a pool, with noise where there is a seed for it."""
         points = []
         for load in LOADS:
             rate = self.rates[route, pool.depth, pool.schedule, load]
@@ -105,7 +105,7 @@ class Sweep:
             (folder / f"{route}.json").write_text(json.dumps(profile))
 
     def weights(self, pools: Iterable[Pool], seed: int, power: float) -> dict[str, float]:
-        """Return what a token of each route is worth: (the best peak of any / its own peak) ^ power."""
+        """Return the weight of each route's tokens: (the highest of all peaks / its own peak) ^ power."""
         peaks = {
             route: max(rate for pool in pools for _, rate in self.curve(route, pool, seed))
             for route in ROUTES
@@ -113,7 +113,7 @@ class Sweep:
         return {route: (max(peaks.values()) / peak) ** power for route, peak in peaks.items()}
 
     def schedule(self, route: str, pools: Iterable[Pool], seed: int | None = None) -> Ranges:
-        """Return the route's schedule by the sweep: at each load the depth of the fastest pool."""
+        """Return the route's schedule: at each load the depth of the fastest pool."""
         curves = {pool: Curve(self.curve(route, pool, seed)) for pool in pools}
         ranges: list[tuple[int, int, int]] = []
         for load in range(1, LOADS[-1] + 1):

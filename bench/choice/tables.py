@@ -24,7 +24,7 @@ RULES = (
 
 
 def regret(cells: Sequence[Mapping[str, Any]]) -> None:
-    """Print every cell, then what is worst."""
+    """Print every cell, then the worst."""
     print(
         "\nSIMULATED. Tokens/s (and mean seconds a request) over the best fixed split's; ours: mean, worst of"
     )
@@ -100,7 +100,7 @@ def baseline(runs: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], dict
 
 
 def replicas(cases: Sequence[Mapping[str, Any]]) -> None:
-    """Print what several gateways lose."""
+    """Print the throughput of two gateways over one's."""
     print("\nSIMULATED. Tokens/s of two gateways over one's, by seconds between scrapes; mixed routes")
     columns = [key for key in cases[0] if "replicas" in key]
     print(
@@ -112,7 +112,7 @@ def replicas(cases: Sequence[Mapping[str, Any]]) -> None:
 
 
 def cost(figures: Mapping[str, Any]) -> None:
-    """Print what a choice costs."""
+    """Print the CPU time of a choice."""
     print(
         f"CPU of one choice: {figures['machine']}, Python {figures['python']}, {figures['engines']} engines, "
         f"{figures['requests']} requests, {figures['samples']} samples"

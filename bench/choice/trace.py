@@ -1,4 +1,4 @@
-"""A day's load, compressed, on four engines: our choice on mixed depths, and single depths. All simulated."""
+"""A compressed day of load on four engines: the gateway's choice on mixed and single depths. Simulated."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from bench.choice.fleet import Answer, Chooser
     from bench.choice.sweep import Sweep
 
-# Clients by time: seconds, text, key-value, table; linear between.
-DAY = (
+    # Seconds, then clients of each route; linear between.
+    Day = Sequence[tuple[float, int, int, int]]
+
+DAY: Day = (
     (0, 12, 4, 4),
     (180, 12, 4, 4),  # quiet
     (420, 80, 60, 80),  # ramp
@@ -37,11 +39,11 @@ ENGINES = 4
 _UPDATE_S = 5.0
 _SAMPLE_S = 10.0
 DEPTHS = (3, 1, 0)
-# Two deep and two plain, three and one, one and three; and the compositions that are best on one of the fits.
+# Two deep and two plain, three and one, one and three; and the best composition on each fit.
 MIXED = ((3, 3, 0, 0), (3, 3, 3, 0), (3, 0, 0, 0), (3, 1, 1, 1), (1, 1, 1, 0))
-# Where the routes' weights are shown too.
+# Fleets that are run with weights, too.
 WEIGHED = ((3, 3, 0, 0), (3, 1, 1, 1), (1, 1, 1, 1))
-# The routes' weights there: (best peak / own peak) ^ power.
+# Of those weights; see Sweep.weights.
 POWERS = (0.75, 0.9, 1.0)
 
 
@@ -63,11 +65,11 @@ class Outcome(NamedTuple):
     samples: list[Sample]
 
 
-def clients_at(second: float) -> dict[str, int]:
+def clients_at(second: float, day: Day = DAY) -> dict[str, int]:
     """Return the clients of each route at a time."""
-    times = [row[0] for row in DAY]
+    times = [row[0] for row in day]
     return {
-        route: round(float(np.interp(second, times, [row[place] for row in DAY])))
+        route: round(float(np.interp(second, times, [row[place] for row in day])))
         for place, route in enumerate(ROUTES, start=1)
     }
 
@@ -90,6 +92,7 @@ def play(
     sweep: Sweep,
     seed: int,
     *,
+    day: Day = DAY,
     power: float = 0.0,
     replicas: int = 1,
     scrape_s: float = 1.0,
@@ -103,6 +106,7 @@ def play(
         rule: `ours`, `least loaded` or `round robin`.
         sweep: what the profiles are made from.
         seed: of the profiles' noise and of everything random.
+        day: the clients.
         replicas: gateways that share the clients; each sees the others' requests in its scrapes alone.
         scrape_s: seconds between scrapes.
         power: of the routes' weights, see Sweep.weights.
@@ -113,7 +117,7 @@ def play(
     course: list[tuple[int, dict[str, int]]] = []
 
     def update() -> None:
-        world.clients(lambda client: gateways[client % len(gateways)], clients_at(world.now / shrink))
+        world.clients(lambda client: gateways[client % len(gateways)], clients_at(world.now / shrink, day))
 
     def sample() -> None:
         by_pool = {pool.name: 0 for pool in fleet.pools}
@@ -121,10 +125,11 @@ def play(
             by_pool[pool.name] += sum(world.load[name].values())
         course.append((world.tokens(), by_pool))
 
-    length = LENGTH_S * shrink
-    for step in range(int(LENGTH_S / _UPDATE_S)):
+    whole = day[-1][0]
+    length = whole * shrink
+    for step in range(int(whole / _UPDATE_S)):
         world.at(step * _UPDATE_S * shrink, update)
-    for step in range(int(LENGTH_S / _SAMPLE_S) + 1):
+    for step in range(int(whole / _SAMPLE_S) + 1):
         world.at(step * _SAMPLE_S * shrink, sample)
     world.run(length)
     samples = [
@@ -143,7 +148,7 @@ def play(
 
 
 def _p95(answers: Sequence[Answer]) -> float:
-    return float(np.percentile([answer.seconds for answer in answers], 95))
+    return float(np.percentile([answer.seconds for answer in answers], 95)) if answers else float("nan")
 
 
 def choosers_of(
@@ -155,7 +160,7 @@ def choosers_of(
     replicas: int = 1,
     scrape_s: float = 1.0,
 ) -> list[Chooser]:
-    """Return who chooses: one of the simple rules, or as many gateways as there are replicas."""
+    """Return the choosers: one of a simple rule, or as many gateways as there are replicas."""
     if rule == "least loaded":
         return [choosers.least_loaded(world)]
     if rule == "round robin":
@@ -196,7 +201,7 @@ def cases(fit: str, *, quick: bool = False) -> list[Case]:
 
 
 def run(case: Case, sweep: Sweep, shrink: float = 1.0) -> dict[str, object]:
-    """Return one run's figures, and the oracle's where our choice is shown without weights."""
+    """Return one run's figures; those of the gateway's choice without weights have the oracle's rate, too."""
     outcome = play(case.fit, case.fleet, case.rule, sweep, case.seed, power=case.power, shrink=shrink)
     figures: dict[str, object] = {
         "fit": case.fit,
@@ -216,7 +221,7 @@ def run(case: Case, sweep: Sweep, shrink: float = 1.0) -> dict[str, object]:
 
 
 def bound(fit: str, fleet: Fleet, every_s: float = 30.0) -> float:
-    """Return tokens per engine-second of an oracle that re-splits all clients at all times, by the model."""
+    """Return tokens per engine-second of an oracle that always has the best split, by the model."""
     pools = list(fleet.engines.values())
     moments = np.arange(every_s / 2, LENGTH_S, every_s)
     found = [splits.best(fit, fleet, clients_at(float(moment)))[0] for moment in moments]

@@ -1,8 +1,8 @@
 """`python -m bench.overhead [--quick] [--peers A,B] [--cases A,B] [--rounds N]`: what a gateway costs.
 
-Every gateway has one core, the engine and the clients (`stub.c`, `load.c`) have another. It wants a machine
-of two cores at rest: what others take is measured, and a disturbed measurement is made again.
-`python -m bench.overhead.install` installs the rivals, `python -m bench.overhead.report` writes the document.
+Each gateway has one core; the engine and the clients (`stub.c`, `load.c`) have another. It needs a machine of
+two cores at rest: what other processes use is measured, and a disturbed measurement is repeated.
+`python -m bench.overhead.install` installs other gateways, `python -m bench.overhead.report` writes tables.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from bench.overhead.peers import DIRECT, HOME, OURS, PEERS, ours
 from bench.overhead.results import RESULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from bench.overhead.cases import Case
     from bench.overhead.peers import Peer
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(str(error))
     found: dict[str, Any] = {
         "measured": _surroundings(options),
-        "peers": [{"name": peer.name, "version": peer.told_version(), "lacks": peer.lacks} for peer in peers],
+        "peers": [{"name": peer.name, "version": peer.read_version(), "lacks": peer.lacks} for peer in peers],
         "skipped": {name: lacks.replace(str(HOME), "$home") for name, lacks in skipped.items()},
         "runs": [],
     }
@@ -108,7 +109,7 @@ def _peers(options: argparse.Namespace) -> list[Peer]:
 
 
 def there(peers: Sequence[Peer]) -> tuple[list[Peer], dict[str, str]]:
-    """Return those that are installed, and of the others by name what is missing."""
+    """Return the gateways that are installed, and for the others, by name, what is missing."""
     missing = {peer.name: peer.missing() for peer in peers}
     return [peer for peer in peers if not missing[peer.name]], {
         name: lacks for name, lacks in missing.items() if lacks
@@ -128,17 +129,15 @@ def _surroundings(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-class _on_core:  # noqa: N801 - reads as what it does
-    """Keeps this process off the gateway's core."""
-
-    def __init__(self, core: int) -> None:
-        self._core, self._before = core, os.sched_getaffinity(0)
-
-    def __enter__(self) -> None:
-        os.sched_setaffinity(0, {self._core})
-
-    def __exit__(self, *_: object) -> None:
-        os.sched_setaffinity(0, self._before)
+@contextmanager
+def _on_core(core: int) -> Iterator[None]:
+    """Keep this process off the gateway's core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _run(peer: Peer, wanted: Sequence[Case], bench: Bench, number: int) -> list[dict[str, Any]]:
@@ -169,7 +168,7 @@ def _end(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    # In the background of a shell SIGINT is ignored, and what is started here would inherit that.
+    # A shell's background jobs ignore SIGINT, which the processes started here would inherit.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
     main()

@@ -1,12 +1,14 @@
-"""The requests: the same bytes for all, with images that are whole, and a prompt that tells the route."""
+"""The requests: the same bytes for every gateway, with whole images and a prompt that ours sorts by."""
 
 from __future__ import annotations
 
 import base64
+import functools
+import io
 import json
 from typing import TYPE_CHECKING
 
-from bench.stubs import scan
+from PIL import Image
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,11 +17,9 @@ MODEL = "ocr-model"
 PROMPT = "Text Recognition:"
 SIZES = {
     "1 kB": 1_000,
-    "10 kB": 10_000,
     "200 kB": 200_000,
     "1.5 MB": 1_500_000,
     "8 MB": 8_000_000,
-    "31 MB": 31_000_000,
 }
 _SYSTEM = "You read documents. "
 
@@ -46,8 +46,21 @@ def body(size: str, *, stream: bool = False) -> bytes:
 
 
 def write(folder: Path, size: str, *, stream: bool = False) -> Path:
-    """Write a request's body to a file, for `load`; one that is there already stays."""
+    """Write a request's body to a file for `load` unless it is there; return its path."""
     path = folder / f"{size.replace(' ', '')}{'-stream' if stream else ''}.json"
     if not path.exists():
         path.write_bytes(body(size, stream=stream))
     return path
+
+
+@functools.cache
+def scan(size: int) -> bytes:
+    """Return a valid JPEG of noise of about so many bytes."""
+    return _jpeg(1_000_000 * size // len(_jpeg(1_000_000)))
+
+
+def _jpeg(pixels: int) -> bytes:
+    buffer = io.BytesIO()
+    side = round(pixels**0.5)
+    Image.effect_noise((side, side), 40).save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()

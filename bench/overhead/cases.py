@@ -23,8 +23,8 @@ class Case:
         events: of each answer, which is streamed; 0: whole.
         engine: settings of the engine (stub.c).
         spread_ms: within which the clients begin.
-        kind: what is to be learnt: `most` (as much as goes through), `paced` (far below that), `stream`,
-            `held`.
+        kind: `most` (as many requests as go through), `paced` (far fewer), `stream`, or `held` (the engine
+            answers nobody until all requests have arrived).
     """
 
     size: str
@@ -36,7 +36,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What it is called in results and on the command line."""
+        """Its name in results and on the command line."""
         more = "" if self.kind == "most" else f" {self.kind}"
         return f"{self.size}{more} x {self.connections}"
 

@@ -1,7 +1,7 @@
-"""`python -m bench.overhead.install [NAME...]`: the rivals, in the versions that were measured.
+"""`python -m bench.overhead.install [NAME...]`: the other gateways, in the versions that were measured.
 
-Python's go into virtual environments of their own, nginx and haproxy are Debian's packages, unpacked and not
-installed; all of it lies in one folder (OVERHEAD_HOME, or the user's cache), and can be deleted.
+Those in Python get virtual environments of their own; nginx and haproxy are Debian's packages, unpacked only.
+All lie in one folder (OVERHEAD_HOME, or the user's cache), which can be deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Install those that are named, or all; what is there already stays."""
+    """Install those that are named, or all, unless they are there."""
     names = list(sys.argv[1:] if arguments is None else arguments) or list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
         sys.exit(f"unknown: {', '.join(unknown)}; known are {', '.join(PEERS)}")
@@ -41,7 +41,7 @@ def install(peer: Peer, home: Path = HOME) -> None:
     """Install one.
 
     Raises:
-        subprocess.CalledProcessError: a package cannot be had, or not be built.
+        subprocess.CalledProcessError: a package cannot be downloaded or built.
         FileNotFoundError: this is not Debian.
     """
     if peer.requirements:

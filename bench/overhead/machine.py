@@ -1,4 +1,4 @@
-"""What processes and cores did, by /proc (Linux)."""
+"""CPU time and memory of processes and cores, from /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return user and system time of processes until now; those that are gone count nothing."""
+    """Return user and system time of processes until now; those that have ended count nothing."""
     total = 0.0
     for pid in pids:
         with suppress(OSError):
-            # A process's own clock (clock_getcpuclockid): /proc tells no more than hundredths of a second.
+            # A process's own clock (clock_getcpuclockid): /proc has hundredths of a second only.
             total += time.clock_gettime(~pid << 3 | 2)
     return total
 
 
 def core_seconds(core: int) -> float:
-    """Return how long a core has been busy, what the hypervisor took from it included."""
+    """Return how long a core has been busy, with what the hypervisor took from it."""
     for line in (_PROC / "stat").read_text().splitlines():
         name, *ticks = line.split()
         if name == f"cpu{core}":
@@ -49,8 +49,8 @@ def core_seconds(core: int) -> float:
     raise LookupError(f"no core {core}")
 
 
-def forget_peak(pids: Iterable[int]) -> None:
-    """Have the peaks of resident memory count anew."""
+def reset_peak(pids: Iterable[int]) -> None:
+    """Reset the processes' peaks of resident memory."""
     for pid in pids:
         try:
             (_PROC / str(pid) / "clear_refs").write_text("5")
@@ -91,13 +91,13 @@ def processor() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What had been used when it was looked at, in seconds.
+    """CPU time used until one moment, in seconds.
 
     Attributes:
-        at: on the monotonic clock.
+        at: the moment, on the monotonic clock.
         gateway: CPU time of the gateway's processes.
         engine: CPU time of the engine.
-        cores: how long the gateway's core and the other had been busy, with whatever.
+        cores: how long the gateway's core and the other had been busy.
     """
 
     at: float
@@ -107,17 +107,17 @@ class Moment:
 
     @classmethod
     def now(cls, gateway: Sequence[int], engine: int, cores: tuple[int, int]) -> Moment:
-        """Look."""
+        """Read it."""
         busy = core_seconds(cores[0]), core_seconds(cores[1])
         return cls(time.monotonic(), cpu_seconds(gateway), cpu_seconds([engine]), busy)
 
 
 def shares(before: Moment, after: Moment, client_cpu_s: float) -> dict[str, float]:
-    """Return which share of each core went where between two moments.
+    """Return who used which share of each core between two moments.
 
     Returns:
-        gateway, harness: what the gateway, and engine and clients, had of their cores;
-        gateway_foreign, harness_foreign: what anybody else had there.
+        gateway, harness: what the gateway, and engine and clients together, used of their cores;
+        gateway_foreign, harness_foreign: what other processes used there.
     """
     seconds = after.at - before.at
     gateway = after.gateway - before.gateway

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,21 +16,23 @@ from bench.overhead import bodies, machine
 from bench.overhead.native import program
 from bench.overhead.peers import HOME, filled
 from bench.serving import free_port
-from bench.stubs import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from bench.overhead.cases import Case
     from bench.overhead.peers import Peer
 
 PATH = "/v1/chat/completions"
-# A share of a core that others had, from which on a measurement is made again.
+# Above this share of a core used by other processes a measurement is repeated.
 DISTURBED = 0.1
-_QUIET_LOOK_S, _QUIET_WITHIN_S = 0.25, 20
+# A gateway is at rest while it uses less than this share of its core.
+_REST = 0.05
+_REST_POLL_S, _REST_WITHIN_S = 0.25, 20
 _STOP_S = 4
-_DEFAULTS = {"delay": 0, "jitter": 0, "gap": 5, "events": 64, "hold": 0, "page": PAGE_BYTES}
+# The metrics page is as long as a real vLLM's with a speculative config.
+_ENGINE = {"delay": 0, "jitter": 0, "gap": 5, "events": 64, "hold": 0, "page": 60_000}
 
 
 class NotServingError(RuntimeError):
@@ -47,10 +46,9 @@ class Bench:
     Attributes:
         folder: for this run's files.
         cores: the gateway's, and the one of engine and clients.
-        seconds: that are measured, without warming up.
+        seconds: that are measured, after warming up.
         most_s: after which a case ends, however few requests it had.
-        tries: while others disturb it.
-        rest: the share of its core that a gateway takes at rest, at most.
+        tries: at most, while other processes disturb it.
     """
 
     folder: Path
@@ -58,12 +56,11 @@ class Bench:
     seconds: float = 2.0
     most_s: float = 12.0
     tries: int = 3
-    rest: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A gateway that runs, with its engine; the port is the engine's where there is no gateway."""
+    """A running gateway and its engine; without a gateway the port is the engine's."""
 
     peer: Peer
     port: int
@@ -77,14 +74,14 @@ class Serving:
 
 
 @contextmanager
-def serving(peer: Peer, bench: Bench, engines: int = 1) -> Iterator[Serving]:
-    """Start engines, all in one process, and a gateway, wait until it answers, and end both.
+def serving(peer: Peer, bench: Bench) -> Iterator[Serving]:
+    """Start an engine and a gateway, wait until it answers, and end both after the block.
 
     Raises:
         NotServingError: it does not answer in time; the message has the end of what it printed.
     """
-    engine_port = _free_ports(engines)
-    command = [str(program("stub")), str(engine_port), str(engines)]
+    engine_port = free_port()
+    command = [str(program("stub")), str(engine_port)]
     with _process(command, bench.cores[1], None) as engine:
         _wait_for_engine(engine_port)
         if not peer.command:
@@ -94,7 +91,6 @@ def serving(peer: Peer, bench: Bench, engines: int = 1) -> Iterator[Serving]:
         values = {
             "port": str(port),
             "engine": str(engine_port),
-            "engines": ", ".join(f"http://127.0.0.1:{engine_port + number}" for number in range(engines)),
             "spare": str(free_port()),
             "home": str(HOME),
             "run": str(bench.folder),
@@ -111,7 +107,7 @@ def serving(peer: Peer, bench: Bench, engines: int = 1) -> Iterator[Serving]:
 
 
 def measured(served: Serving, case: Case, bench: Bench) -> dict[str, Any]:
-    """Measure a case; again where others disturbed it, and then the least disturbed counts."""
+    """Measure a case, again while other processes disturb it; return the least disturbed measurement."""
     tried: list[dict[str, Any]] = []
     for _ in range(bench.tries):
         tried.append(_once(served, case, bench))
@@ -126,10 +122,12 @@ def _disturbance(run: dict[str, Any]) -> float:
 
 
 def _once(served: Serving, case: Case, bench: Bench) -> dict[str, Any]:
-    settle(served, case.engine, bench)
+    settings = "&".join(f"{key}={value}" for key, value in {**_ENGINE, **case.engine}.items())
+    _get(f"http://127.0.0.1:{served.engine_port}/set?{settings}")
+    _wait_for_rest(served)
     pids = served.pids()
     resting_mib = machine.resident_mib(pids)
-    machine.forget_peak(pids)
+    machine.reset_peak(pids)
     body = bodies.write(bench.folder, case.size, stream=case.events > 0)
     command = [str(program("load")), str(served.port), PATH, str(body), *_options(served.peer, case, bench)]
     with subprocess.Popen(
@@ -159,13 +157,6 @@ def _once(served: Serving, case: Case, bench: Bench) -> dict[str, Any]:
     }
 
 
-def settle(served: Serving, engine: Mapping[str, int], bench: Bench) -> None:
-    """Set how engines answer (stub.c), and wait until the gateway has done with what was before."""
-    settings = "&".join(f"{key}={value}" for key, value in {**_DEFAULTS, **engine}.items())
-    _get(f"http://127.0.0.1:{served.engine_port}/set?{settings}")
-    _wait_until_quiet(served, bench.rest)
-
-
 def _options(peer: Peer, case: Case, bench: Bench) -> list[str]:
     seconds = bench.seconds if case.connections > 1 else bench.seconds / 2
     warm = 0.4 if case.kind != "held" else 0.0
@@ -191,26 +182,14 @@ def _rates(found: dict[str, Any], cpu_s: float | None) -> dict[str, float | None
     }
 
 
-def _wait_until_quiet(served: Serving, rest: float) -> None:
-    """Wait until the gateway has done with what the last case left behind."""
-    end, calm, last = time.monotonic() + _QUIET_WITHIN_S, 0, machine.cpu_seconds(served.pids())
-    while served.gateway and calm < 2 and time.monotonic() < end:
-        time.sleep(_QUIET_LOOK_S)
+def _wait_for_rest(served: Serving) -> None:
+    """Wait until the gateway has finished what the last case left."""
+    end, resting, last = time.monotonic() + _REST_WITHIN_S, 0, machine.cpu_seconds(served.pids())
+    while served.gateway and resting < 2 and time.monotonic() < end:
+        time.sleep(_REST_POLL_S)
         now = machine.cpu_seconds(served.pids())
-        calm = calm + 1 if now - last <= rest * _QUIET_LOOK_S else 0
+        resting = resting + 1 if now - last <= _REST * _REST_POLL_S else 0
         last = now
-
-
-def _free_ports(count: int) -> int:
-    """Return the first of so many ports one after the other on which nobody listens."""
-    if count == 1:
-        return free_port()
-    while True:
-        first = random.randrange(10_000, 32_000 - count)  # below those that the kernel gives to anybody
-        with ExitStack() as stack, suppress(OSError):
-            for port in range(first, first + count):
-                stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            return first
 
 
 def _pinned(command: Sequence[str], core: int) -> list[str]:
@@ -279,10 +258,10 @@ def _wait_for_engine(port: int) -> None:
 def _wait_for_gateway(served: Serving, log: Path) -> None:
     end = time.monotonic() + served.peer.start_s
     while not _answers(served):
-        gone = served.gateway is not None and served.gateway.poll() is not None
-        if gone or time.monotonic() > end:
-            said = log.read_text(errors="replace")[-2000:]
-            raise NotServingError(f"{served.peer.name} {'ended' if gone else 'does not answer'}: {said}")
+        ended = served.gateway is not None and served.gateway.poll() is not None
+        if ended or time.monotonic() > end:
+            printed = log.read_text(errors="replace")[-2000:]
+            raise NotServingError(f"{served.peer.name} {'ended' if ended else 'does not answer'}: {printed}")
         time.sleep(0.2)
     for _ in range(served.peer.primes):
         _answers(served)

@@ -1,4 +1,4 @@
-"""The engine and the clients in C: Python's would be busier than what is measured."""
+"""The engine and the clients in C: in Python they would be busier than what is measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NoCompilerError(RuntimeError):
 
 @functools.cache
 def program(name: str, folder: Path = BUILT) -> Path:
-    """Return `stub` or `load`, compiled unless the cache has this very source's.
+    """Return the program `stub` or `load`; compile it unless the cache has it, compiled from this source.
 
     Raises:
         NoCompilerError: neither cc nor gcc is there.

@@ -1,6 +1,6 @@
-"""Who is measured: how each is started, and what it does not do. All listen on 127.0.0.1 and have one core.
+"""The gateways that are measured: how each is started, and what it does not do.
 
-Rivals are found where `python -m bench.overhead.install` puts them; what is missing is left out, and named.
+Those that `python -m bench.overhead.install` has not installed are left out and named.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HOME = Path(os.environ.get("OVERHEAD_HOME") or CACHE / "ocr-gateway-rivals")
 OURS, QUIET, DIRECT = "ocr-gateway", "ocr-gateway-quiet", "direct"
 
-# A fresh one each time, for a gateway that does not start without.
+# Generated, for a gateway that does not start without a key.
 _KEY = f"sk-{secrets.token_hex(24)}"
 
 _NGINX = """\
@@ -46,7 +46,7 @@ http {
   }
 }
 """
-# Workers of a root would else be nobody, who may not write into the run's folder.
+# As root its workers would run as nobody, who may not write into the run's folder.
 _NGINX_USER = "" if os.geteuid() else "user root;"
 _HAPROXY = """\
 global
@@ -90,23 +90,23 @@ routes:
 class Peer:
     """A gateway.
 
-    In `command`, `environment` and `files` stand $port (its own), $engine (the engine's), $spare (free),
-    $home (the rivals') and $run (a folder for this run).
+    `command`, `environment` and `files` may have $port (its own), $engine (the engine's), $spare (a free
+    one), $home (where `install` puts gateways) and $run (a folder for this run).
 
     Attributes:
-        name: in tables, and to choose it by.
+        name: in tables and on the command line.
         lacks: what ours does and this does not.
-        command: empty for none: the clients go to the engine.
+        command: that starts it; empty: there is no gateway, the clients send to the engine.
         environment: variables beside the process's own.
         files: to write before, by name in the run's folder.
-        needs: files that must be there for it to start; one without a slash is looked up in PATH, too.
-        version: a command that prints it.
+        needs: files without which it does not start; one without a slash may be in PATH, too.
+        version: a command that prints its version.
         headers: of each request.
         requirements: what `install` puts into the virtual environment `venv`.
-        venv: the name of that.
+        venv: that environment's name.
         debian: packages that `install` unpacks.
         folder: where it is started.
-        start_s: how long it may take.
+        start_s: how long its start may take.
         primes: requests before it is measured, for what is loaded at first use.
     """
 
@@ -126,17 +126,17 @@ class Peer:
     primes: int = 50
 
     def missing(self, home: Path | None = None) -> str:
-        """Name what is not installed; empty where nothing lacks."""
+        """Return the first file that it needs and that is missing, or ""."""
         paths = (filled(need, home=str(home or HOME)) for need in self.needs)
         return next((path for path in paths if shutil.which(path) is None and not Path(path).exists()), "")
 
-    def told_version(self, home: Path | None = None) -> str:
-        """Ask it for its version; empty where it tells none."""
+    def read_version(self, home: Path | None = None) -> str:
+        """Run its version command; return the version, or ""."""
         if not self.version:
             return ""
         command = [filled(word, home=str(home or HOME)) for word in self.version]
         environment = {key: filled(value, home=str(home or HOME)) for key, value in self.environment.items()}
-        told = subprocess.run(
+        done = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -145,12 +145,12 @@ class Peer:
             env=os.environ | environment,
             cwd=self.folder,
         )
-        lines = (told.stdout or told.stderr).strip().splitlines()
+        lines = (done.stdout or done.stderr).strip().splitlines()
         return lines[0].removeprefix("nginx version: ").partition(" - ")[0] if lines else ""
 
 
 def filled(text: str, **values: str) -> str:
-    """Put the ports and folders into a text; those that are not known yet stay."""
+    """Replace the names that have values in a text; the others stay."""
     return string.Template(text).safe_substitute(values)
 
 
@@ -179,7 +179,7 @@ def _debian_program(path: str) -> str:
 
 
 def _python(name: str, application: str, lacks: str, *more: str) -> Peer:
-    """A minimal gateway of `proxies.py`."""
+    """Return a minimal gateway of `proxies.py`."""
     python = "$home/venv/py/bin/python"
     options = ("--host", "127.0.0.1", "--port", "$port", "--no-access-log", "--log-level", "warning")
     packages = ("uvicorn", *more)
@@ -215,7 +215,7 @@ _PY = (
 
 
 def _router(name: str, venv: str, command: tuple[str, ...], package: str, *, level: str = "warn") -> Peer:
-    """One of the Rust routers that descend from SGLang's; they take the same options."""
+    """Return one of the Rust routers that descend from SGLang's; they take the same options."""
     options = (
         *("--worker-urls", "http://127.0.0.1:$engine", "--host", "127.0.0.1", "--port", "$port"),
         *("--policy", "round_robin", "--log-level", level),
@@ -330,18 +330,6 @@ PEERS = {
             venv="litellm",
             start_s=180,
             primes=100,
-        ),
-        Peer(
-            "production-stack",
-            "sort, check images, count acceptance, time out, bound the bytes it holds",
-            (
-                *("$home/venv/prodstack/bin/vllm-router", "--host", "127.0.0.1", "--port", "$port"),
-                *("--service-discovery", "static", "--static-backends", "http://127.0.0.1:$engine"),
-                *("--static-models", MODEL, "--static-model-types", "chat"),
-                *("--routing-logic", "roundrobin", "--log-level", "warning"),
-            ),
-            needs=("$home/venv/prodstack/bin/vllm-router",),
-            version=("$home/venv/prodstack/bin/python", "-c", _versions("vllm-router")),
         ),
     )
 }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from bench.overhead.report import Figures
+    from bench.overhead.results import Results
 
 _CPU = ("1 kB x 32", "200 kB x 32", "200 kB x 256", "1.5 MB x 32", "8 MB x 32", "200 kB stream x 256")
 _STREAM = "200 kB stream x 256"
@@ -36,7 +36,7 @@ _DELAYS: dict[str, tuple[str, Callable[[Mapping[str, Any]], float | None]]] = {
 }
 
 
-def draw(figures: Figures, folder: Path) -> None:
+def draw(figures: Results, folder: Path) -> None:
     """Write performance-cpu.png and performance-delays.png."""
     shown = [name for name in _CPU if name in figures.cases]
     if shown:
@@ -53,7 +53,7 @@ def _cpu_ms(cell: Mapping[str, Any]) -> float | None:
 
 
 def _bars(
-    figures: Figures,
+    figures: Results,
     panels: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], float | None]]],
     path: Path,
     columns: int,
@@ -76,7 +76,7 @@ def _bars(
 
 def _panel(
     axes: Axes,
-    figures: Figures,
+    figures: Results,
     title: str,
     case: str,
     value: Callable[[Mapping[str, Any]], float | None],

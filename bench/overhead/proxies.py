@@ -1,7 +1,7 @@
-"""The least that a gateway in Python can be: it reads the model's name, and passes the request on.
+"""Minimal gateways in Python: each reads the model's name and passes the request on.
 
-Rivals that run in an environment of their own (`uvicorn proxies:fastapi_httpx`); ENGINE is the engine's URL.
-They differ by framework and HTTP client only.
+They run in a virtual environment of their own, with aiohttp (peers.py; `uvicorn proxies:fastapi_httpx`). They
+differ by framework and HTTP client only. ENGINE is the engine's URL.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def through_aiohttp(request: Request) -> Response:
 
 
 class _Asgi:
-    """ASGI by hand, with aiohttp; of the body no more is parsed than the model's name."""
+    """Plain ASGI and aiohttp; of the body only the model's name is parsed."""
 
     def __init__(self) -> None:
         import msgspec
@@ -140,7 +140,7 @@ class _Asgi:
 
 
 def __getattr__(name: str) -> _Asgi:
-    """Make the one that needs msgspec when it is asked for."""
+    """Return the application that needs msgspec, which is imported only then."""
     if name != "asgi_aiohttp":
         raise AttributeError(name)
     return _Asgi()

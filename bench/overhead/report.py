@@ -1,6 +1,6 @@
 """`python -m bench.overhead.report [--check]`: the tables and plots of docs/performance.md, from the results.
 
-The document's text is written by hand; what stands between its marks is replaced.
+A document's text is written by hand; what is between its marks is replaced.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.overhead import bodies, cases, goals, results
+from bench.overhead import cases, goals, plots, results
 from bench.overhead.measure import DISTURBED
 from bench.overhead.peers import DIRECT, OURS
-from bench.overhead.results import FAILED_SHARE, markdown, number
+from bench.overhead.results import Results, markdown, number
 from bench.serving import ROOT
 
 if TYPE_CHECKING:
@@ -28,20 +28,11 @@ _RATIOS = tuple(
 )
 
 
-class Figures:
-    """Results, and the sentences and tables that are made of them."""
-
-    def __init__(self, found: Mapping[str, Any]) -> None:
-        self.about: Mapping[str, Any] = found["measured"]
-        self.peers: Sequence[Mapping[str, Any]] = found["peers"]
-        self.skipped: Mapping[str, str] = found["skipped"]
-        self.medians = results.medians(found["runs"])
-        measured = {name for _, name in self.medians}
-        self.cases = [name for name in cases.CASES if name in measured]
-        self.names = [peer["name"] for peer in self.peers]
+class Figures(Results):
+    """Results as sentences and tables in Markdown."""
 
     def blocks(self) -> dict[str, str]:
-        """Return what stands between the document's marks, by their names."""
+        """Return what belongs between a document's marks, by their names."""
         makers: dict[str, Callable[[], str]] = {
             "circumstances": self.circumstances,
             "rivals": self.rivals,
@@ -57,7 +48,7 @@ class Figures:
         return {name: make() for name, make in makers.items()}
 
     def circumstances(self) -> str:
-        """Say on what, when, and how often it was measured."""
+        """Return on what machine, when, and how often it was measured."""
         about, cells = self.about, self.medians.values()
         samples = [cell["samples"] for cell in cells]
         text = (
@@ -80,7 +71,7 @@ class Figures:
         )
 
     def rivals(self) -> str:
-        """Table of versions, and of what each does not do."""
+        """Return a table of versions, and of what each gateway does not do."""
         rows = [["gateway", "version", "what it does not do"]]
         rows += [
             [f"`{peer['name']}`", peer["version"] or "-", peer["lacks"] or "-"]
@@ -91,11 +82,11 @@ class Figures:
         return markdown(rows) + missing
 
     def cpu(self) -> str:
-        """Table of CPU milliseconds a request."""
+        """Return a table of CPU milliseconds a request."""
         return self._table("CPU ms a request", self._of_kind("most"), lambda cell: cell["cpu_s_per_1000"])
 
     def ratios(self) -> str:
-        """Table of rivals' CPU time over ours."""
+        """Return a table of rivals' CPU time over ours."""
         rows = [["CPU of the rival over ours", *self._shown(_RATIOS)]]
         for name in self.names:
             if name in (OURS, DIRECT):
@@ -108,7 +99,7 @@ class Figures:
         return markdown(rows)
 
     def requests(self) -> str:
-        """Table of requests per second."""
+        """Return a table of requests per second."""
         wanted = self._of_kind("most")
         rows = [["requests a second", *wanted]]
         for name in self.names:
@@ -123,7 +114,7 @@ class Figures:
         )
 
     def delays(self) -> str:
-        """Table of what requests and events wait more than without a gateway."""
+        """Return a table of the time that requests and events take more than without a gateway."""
         alone = [name for name in self.cases if name.endswith(" x 1")]
         paced, streams = self._of_kind("paced"), self._of_kind("stream")
         rows = [
@@ -145,11 +136,16 @@ class Figures:
         return markdown(rows)
 
     def memory(self) -> str:
-        """Table of resident memory."""
+        """Return a table of resident memory."""
         held, most = self._of_kind("held"), [name for name in self.cases if name.endswith(" x 256")]
         most = [name for name in most if name not in held and "stream" not in name]
         rows = [
-            ["peak MiB", "at rest", *(f"{name} (bodies: {self.sum_mib(name):.0f})" for name in held), *most]
+            [
+                "peak MiB",
+                "at rest",
+                *(f"{name} (bodies: {self.bodies_mib(name):.0f})" for name in held),
+                *most,
+            ]
         ]
         for name in self.names:
             if name == DIRECT:
@@ -163,7 +159,7 @@ class Figures:
         return markdown(rows)
 
     def everything(self) -> str:
-        """A table for each case."""
+        """Return a table for each case."""
         return "\n\n".join(self._case(name) for name in self.cases)
 
     def _case(self, name: str) -> str:
@@ -180,19 +176,20 @@ class Figures:
             cell, good = self.medians[peer, name], self.good(peer, name)
             rate = f"{number(cell['requests_s'])}{_marks(cell)}"
             row = [f"`{peer}`", rate if good else "failed"]
-            row += [self._added(peer, name, timed, (p,)) for p in ("p50", "p95", "p99")]
+            row += [self._added(peer, name, timed, (percentile,)) for percentile in ("p50", "p95", "p99")]
             row.append(number(good["cpu_s_per_1000"]) if good else "-")
             if streamed:
                 row.append(number(good["cpu_s_per_1000_events"]) if good else "-")
                 row += [
-                    self._absolute(peer, name, "event_delay_ms", (p,)) for p in ("p50", "p95", "p99", "max")
+                    self._absolute(peer, name, "event_delay_ms", (percentile,))
+                    for percentile in ("p50", "p95", "p99", "max")
                 ]
             row += [f"{cell['rss_mib']:.0f}" if peer != DIRECT else "-", f"{100 * cell['spread']:.0f}%"]
             rows.append([*row, f"{cell['samples']:,}"])
         return f"**{name}**\n\n{markdown(rows)}"
 
     def trouble(self) -> str:
-        """List answers that were no good ones."""
+        """Return a list of what failed."""
         found = [
             f"* `{peer}`, {name}: {cell['failed'] or 'nothing in time,'} beside {cell['samples']:,} answers"
             for (peer, name), cell in self.medians.items()
@@ -216,27 +213,16 @@ class Figures:
     def _shown(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self.cases]
 
-    def good(self, peer: str, case: str) -> Mapping[str, Any] | None:
-        """A cell whose figures mean something: nearly all answers were good ones."""
-        cell = self.medians.get((peer, case))
-        return cell if cell and cell["failed_share"] <= FAILED_SHARE and cell["samples"] else None
-
     def _added(self, peer: str, case: str, name: str, percentiles: Sequence[str]) -> str:
-        """Percentiles less those without a gateway; what lies within the noise may come out below zero."""
+        """Return percentiles less those without a gateway; within the noise they may be below zero."""
         cell, base = self.good(peer, case), self.good(DIRECT, case)
         if not cell or not base or peer == DIRECT or not cell[name] or not base[name]:
             return "-"
-        return " / ".join(number(cell[name][p] - base[name][p]) for p in percentiles)
+        return " / ".join(number(cell[name][one] - base[name][one]) for one in percentiles)
 
     def _absolute(self, peer: str, case: str, name: str, percentiles: Sequence[str]) -> str:
         cell = self.good(peer, case)
-        return " / ".join(number(cell[name][p]) for p in percentiles) if cell and cell[name] else "-"
-
-    def sum_mib(self, case: str) -> float:
-        """Return how much all the bodies of a case are together."""
-        sizes = [cell["body_bytes"] for (_, name), cell in self.medians.items() if name == case]
-        each = sizes[0] if sizes else bodies.SIZES[cases.CASES[case].size]
-        return float(each * cases.CASES[case].connections / 2**20)
+        return " / ".join(number(cell[name][one]) for one in percentiles) if cell and cell[name] else "-"
 
 
 def _marks(cell: Mapping[str, Any]) -> str:
@@ -248,7 +234,7 @@ def _percent(share: float) -> str:
 
 
 def filled(document: str, blocks: Mapping[str, str]) -> str:
-    """Put the blocks between a document's marks.
+    """Return a document with the blocks between its marks.
 
     Raises:
         KeyError: a mark names no block.
@@ -257,7 +243,7 @@ def filled(document: str, blocks: Mapping[str, str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the document's tables and the plots, or say whether they are what the results say."""
+    """Write a document's tables and the plots, or check that the tables are those of the results."""
     parser = argparse.ArgumentParser(prog="python -m bench.overhead.report", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where the document differs")
     parser.add_argument("--results", type=Path, default=results.RESULTS)
@@ -269,8 +255,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.check:
         sys.exit(None if wanted == written else f"{options.document} is not what {options.results} says")
     options.document.write_text(wanted)
-    from bench.overhead import plots
-
     plots.draw(figures, options.document.parent / "images")
 
 

@@ -1,4 +1,4 @@
-"""Measurements as a file, medians of the rounds, and what is said of them while they are made."""
+"""Measurements: as a file, as medians of their rounds, as lines of text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from bench.overhead import bodies
 from bench.overhead.cases import CASES
 from bench.overhead.peers import DIRECT
 from bench.serving import ROOT
@@ -16,35 +17,59 @@ if TYPE_CHECKING:
 
 RESULTS = ROOT / "bench/results/overhead.json"
 
-# From this share of its core on, engine and clients were what ended the requests per second.
+# From this share of their core on, engine and clients limited the requests per second.
 HARNESS_LIMIT = 0.93
-# Other statuses and broken answers, of all.
+# Above this share of other statuses and broken answers a cell's figures mean nothing.
 FAILED_SHARE = 0.01
 
 _PERCENTILES = ("p50", "p95", "p99", "max")
 
 
+class Results:
+    """What was measured, with the medians of the rounds by gateway and case."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        self.about: Mapping[str, Any] = found["measured"]
+        self.peers: Sequence[Mapping[str, Any]] = found["peers"]
+        self.skipped: Mapping[str, str] = found["skipped"]
+        self.medians = medians(found["runs"])
+        measured = {name for _, name in self.medians}
+        self.cases = [name for name in CASES if name in measured]
+        self.names = [peer["name"] for peer in self.peers]
+
+    def good(self, peer: str, case: str) -> Mapping[str, Any] | None:
+        """Return a cell whose answers were nearly all good; None for others."""
+        cell = self.medians.get((peer, case))
+        return cell if cell and cell["failed_share"] <= FAILED_SHARE and cell["samples"] else None
+
+    def bodies_mib(self, case: str) -> float:
+        """Return how large all the bodies of a case are together."""
+        sizes = [cell["body_bytes"] for (_, name), cell in self.medians.items() if name == case]
+        each = sizes[0] if sizes else bodies.SIZES[CASES[case].size]
+        return float(each * CASES[case].connections / 2**20)
+
+
 def failed(run: Mapping[str, Any]) -> int:
-    """Count what was no good answer."""
+    """Count the answers that were not good."""
     others = sum(count for status, count in run["statuses"].items() if status != "200")
     return int(others + run["broken"] + run["refused"])
 
 
 def failures(run: Mapping[str, Any]) -> str:
-    """Say what went wrong, empty where all was well."""
+    """Return what failed, as text; empty where nothing did."""
     kinds = {status: count for status, count in run["statuses"].items() if status != "200"}
     kinds |= {kind: run[kind] for kind in ("broken", "refused") if run[kind]}
     return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
 
 
 def harness_was_the_limit(run: Mapping[str, Any]) -> bool:
-    """Whether engine and clients had no more of their core to take."""
+    """Whether engine and clients used all of their core."""
     share = run["share"]
     return bool(share["harness"] + share["harness_foreign"] >= HARNESS_LIMIT)
 
 
 def line(run: Mapping[str, Any]) -> str:
-    """Say what a measurement found."""
+    """Return a measurement as a line of text."""
     share = run["share"]
     words = [f"{run['peer']:<17}{run['case']:<22}{run['requests_s']:>9.1f}/s"]
     if run["cpu_s_per_1000"] is not None:
@@ -61,17 +86,18 @@ def line(run: Mapping[str, Any]) -> str:
 
 
 def medians(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return by gateway and case the medians of its rounds.
+    """Return the medians of the rounds, by gateway and case.
 
     Returns:
-        of each: the figures of a run, each the median of the rounds'; and
+        for each: the figures of a run, each the median of the rounds; and
             rounds: how many;
-            spread: (largest - smallest) / median of the CPU time a request, of the requests per second where
+            spread: (largest - smallest) / median of CPU time a request, or of requests per second where
                 there is no gateway;
             samples: requests that were answered, in all rounds; events: events;
-            failed: as `failures` says it, of all rounds; failed_share: of all answers;
+            failed: as `failures` returns it, of all rounds; failed_share: of all answers;
             cut_short: in some round not every client had an answer in time: percentiles are lower bounds;
-            harness_limit: in most rounds engine and clients were the limit.
+            harness_limit: in most rounds engine and clients were the limit;
+            foreign: what other processes used of the gateway's core.
     """
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for run in runs:
@@ -93,7 +119,8 @@ def _median(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         found[name] = statistics.median(values) if values else None
     for name in ("latency_ms", "outside_ms", "first_event_ms", "event_delay_ms"):
         runs = [run[name] for run in group if run[name]]
-        found[name] = {p: statistics.median(run[p] for run in runs) for p in _PERCENTILES} if runs else None
+        medians_of = {key: statistics.median(run[key] for run in runs) for key in _PERCENTILES if runs}
+        found[name] = medians_of or None
     varied = "requests_s" if group[0]["peer"] == DIRECT else "cpu_s_per_1000"
     values = [run[varied] for run in group if run[varied]]
     answers = sum(run["answered"] + run["broken"] + run["refused"] for run in group)
@@ -140,7 +167,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three digits, as far as they mean something."""
+    """Return a number with three significant digits."""
     if value is None:
         return "-"
     digits = next((digits for digits, least in enumerate((100, 10, 1)) if abs(value) >= least), 3)
@@ -152,8 +179,8 @@ def write(path: Path, found: Mapping[str, Any], *, keep: bool = False) -> None:
 
     Args:
         path: the file.
-        found: as `python -m bench.overhead` has it.
-        keep: also what the file has of other gateways and cases.
+        found: measured, peers, skipped and runs.
+        keep: keep what the file has of other gateways and cases.
     """
     whole = dict(found)
     if keep and path.exists():

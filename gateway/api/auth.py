@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import Forbidden, GatewayError, Unauthorized, UnknownEndpoint
+from gateway.model import RequestRecord
 from gateway.wire import openai
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ OPEN = frozenset({"/", "/health", "/ready"})
 CLIENTS = "/v1/"
 
 
-class Guard:
+class ApiKeyCheck:
     """Middleware: refuses who has no key before anything of the body is read, and names who has one.
 
     What is not known to be for all needs a key, and what is not known to be for clients is for operators:
@@ -41,7 +42,7 @@ class Guard:
         self._admin_port = state.fleet.config.server.admin_port is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
+        """Serve one request."""
         if scope["type"] == "http":
             started = time.perf_counter()
             try:
@@ -95,32 +96,26 @@ class Guard:
         return name
 
     def _account(self, scope: Scope, code: int, seconds: float) -> None:
-        key, path = scope["state"].get("key", ""), scope["path"]
-        self._metrics.finished(
-            route="",
-            pool="",
+        known, path = scope["state"], scope["path"]
+        record = RequestRecord(
+            at=time.time(),
+            request_id=known["request_id"],
+            # Others are a stranger's words.
+            path=path if any(getattr(route, "path", "") == path for route in self._routes) else "",
             code=code,
             seconds=seconds,
-            waited_s=None,
-            first_token_s=None,
-            usage=None,
+            key=known.get("key", ""),
         )
-        self._state.quotas.count_request(key, code)
-        fields = {
-            "request_id": scope["state"]["request_id"],
-            # Others are a stranger's words.
-            "path": path if any(getattr(route, "path", "") == path for route in self._routes) else "",
-            "code": code,
-            "key": key,
-        }
+        self._metrics.finished(record)
+        self._state.quotas.count_request(record.key, code)
+        fields = {"request_id": record.request_id, "path": record.path, "code": code, "key": record.key}
         log.info("request", extra={"fields": fields})
 
 
-def unknown_endpoint(scope: Scope) -> UnknownEndpoint:
+def unknown_endpoint(scope: Scope, status: int = 404) -> UnknownEndpoint:
     """Return the refusal of a path, or of its method, that does not exist."""
-    return UnknownEndpoint(
-        f"{scope['method']} {scope['path']}: no such endpoint or method", code="unknown_endpoint"
-    )
+    words = f"{scope['method']} {scope['path']}: no such endpoint or method"
+    return UnknownEndpoint(words, status=status)
 
 
 async def _refuse(error: GatewayError, send: Send) -> None:

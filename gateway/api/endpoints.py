@@ -1,14 +1,11 @@
-"""HTTP endpoints; errors become OpenAI error bodies."""
+"""The endpoints that the gateway answers itself, over FastAPI; errors become OpenAI error bodies."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib.resources
-import logging
-import os
-import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import yaml
 from fastapi import FastAPI, Request, Response
@@ -18,46 +15,30 @@ from starlette.routing import Route
 import gateway
 from gateway.api import pages
 from gateway.api.auth import unknown_endpoint
-from gateway.api.connection import CYCLE, too_large
 from gateway.api.status import report
-from gateway.errors import ClientLeft, GatewayError
-from gateway.request.dispatch import Call
+from gateway.errors import GatewayError, InternalError, UnknownModel
+from gateway.request.receive import alias_of
 from gateway.wire import openai
-from gateway.wire.http import trace_context
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from fastapi.telemetry import TelemetryConfig
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
-    from gateway.api.connection import Cycle
-    from gateway.documents.endpoint import Documents
-    from gateway.request.attempt import Reply
-    from gateway.request.dispatch import Dispatcher
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.fleet import Fleet
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics
 
-log = logging.getLogger(__name__)
-
-COMPLETIONS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
-
-_INTERNAL = GatewayError("the gateway failed unexpectedly; its log says how", code="internal_error")
-_SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
-_LENGTH = re.compile(rb"[0-9]{1,18}")
 # FastAPI's own would trace each request again, and quote the errors of some.
 _NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-# What a connection takes without waiting for its client to read.
-_BUFFERED_BYTES = 64 * 1024
-_STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 def create_api(
     state: State,
     metrics: Metrics,
-    completions: Mapping[str, Completions],
+    inference: Mapping[str, ASGIApp],
     running: Callable[[], AbstractAsyncContextManager[None]],
     created: int,
 ) -> FastAPI:
@@ -66,7 +47,7 @@ def create_api(
     Args:
         state: the engines, and the configuration served.
         metrics: what /metrics shows.
-        completions: the endpoints of completions by path; see Front.
+        inference: the endpoints that engines answer, by path; see gateway.api.middleware.EndpointRouter.
         running: entered while the application runs.
         created: when the model came up, in seconds since 1970, as /v1/models tells it.
     """
@@ -87,7 +68,7 @@ def create_api(
         telemetry=_NO_TELEMETRY,
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
     )
-    for path, endpoint in completions.items():  # for the refusal of other methods
+    for path, endpoint in inference.items():  # for the refusal of other methods
         api.router.routes.append(Route(path, endpoint, methods=["POST"]))
 
     page = pages.load()
@@ -127,16 +108,23 @@ def create_api(
         page, content_type = await metrics.page(request.headers.get("accept", ""))
         return Response(page, headers={"content-type": content_type})
 
+    def model_object(name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": created, "owned_by": "ocr-gateway"}
+
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:
         """The one configured model."""
-        model = {
-            "id": state.fleet.config.model,
-            "object": "model",
-            "created": created,
-            "owned_by": "ocr-gateway",
-        }
-        return {"object": "list", "data": [model]}
+        return {"object": "list", "data": [model_object(state.fleet.config.model)]}
+
+    @api.get("/v1/models/{name:path}")
+    async def model(request: Request, name: str) -> Any:
+        """The configured model, by its name or with a route behind it."""
+        asked = unquote(name)
+        try:
+            _check_model(asked, state.fleet)
+        except UnknownModel as error:
+            return _respond(unknown_endpoint(request.scope) if "/" in name else error)
+        return model_object(asked)
 
     def openapi() -> dict[str, Any]:
         if api.openapi_schema is None:
@@ -147,175 +135,19 @@ def create_api(
     return api
 
 
-class Headers:
-    """Middleware: every answer carries x-request-id, the client's own if it is a sane one; HEAD is as GET.
+def _check_model(name: str, fleet: Fleet) -> None:
+    """Check that requests may name a model.
 
-    While the gateway stops, answers close their connections, so that clients come back elsewhere.
+    Raises:
+        UnknownModel: there is none of that name, or it has no such route.
     """
-
-    def __init__(self, app: ASGIApp, state: State) -> None:
-        self._app = app
-        self._state = state
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        given = _header(scope, b"x-request-id")
-        request_id = given if given and _SANE_ID.fullmatch(given) else os.urandom(16).hex()
-        scope.setdefault("state", {})["request_id"] = request_id
-        if scope["method"] == "HEAD":  # the server, which keeps the scope as it was, leaves the body away
-            scope = {**scope, "method": "GET"}
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = [item for item in message.get("headers", ()) if item[0] != b"x-request-id"]
-                message["headers"] = [*headers, (b"x-request-id", request_id.encode())]
-                if self._state.requests.closing:
-                    message["headers"].append((b"connection", b"close"))
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)
-
-
-class Front:
-    """The application as the server sees it: completions go past FastAPI's layers, all else through them."""
-
-    def __init__(self, api: FastAPI, completions: Mapping[str, Completions]) -> None:
-        self._api = api
-        self._completions = completions
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
-        endpoint = self._completions.get(scope.get("path", "")) if scope.get("method") == "POST" else None
-        await (endpoint or self._api)(scope, receive, send)
-
-
-class Completions:
-    """A completion endpoint as plain ASGI, but for the body and the client's leaving: see protocol.Cycle."""
-
-    def __init__(self, path: str, state: State, dispatcher: Callable[[], Dispatcher | Documents]) -> None:
-        self._path = path
-        self._state = state
-        self._dispatcher = dispatcher
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; the client's leaving cancels it."""
-        headers = dict(reversed(scope["headers"]))  # of two, the first
-        cycle: Cycle = scope["extensions"][CYCLE]
-        exchange = _Exchange(cycle, headers.get(b"content-length", b"0"), self._state)
-        key = scope["state"].get("key", "")
-        route = headers.get(b"x-ocr-route")
-        call = Call(
-            path=self._path,
-            request_id=scope["state"]["request_id"],
-            read=exchange.read,
-            route_header=None if route is None else route.decode("latin-1"),
-            content_type=headers.get(b"content-type", b"").decode("latin-1"),
-            kept=scope["client"] in self._state.requests.kept,
-            context=trace_context.read(scope["headers"]) if b"traceparent" in headers else {},
-            key=key,
-            client=key or (scope["client"][0] if scope["client"] else ""),
+    route = alias_of(name, fleet.config.model)
+    if route is not None and route not in fleet.routes:
+        raise UnknownModel(
+            f"the model {name[:64]!r} does not exist here; the routes are {', '.join(fleet.routes)}",
+            param="model",
+            code="model_not_found",
         )
-        scope["headers"].clear()  # a request may last for minutes, and its headers be large
-        del headers
-        try:
-            await self._dispatcher().dispatch(call, lambda reply: exchange.answer(reply, call.headers()))
-        except GatewayError as error:
-            await exchange.refuse(error, call.headers())
-        except ClientLeft:
-            pass
-        except Exception:
-            log.exception("a request failed unexpectedly")
-            await exchange.refuse(_INTERNAL, call.headers())
-        except asyncio.CancelledError:
-            if not exchange.client_left:
-                raise
-        finally:
-            cycle.on_left = None
-
-
-class _Exchange:
-    """One request and its answer."""
-
-    def __init__(self, cycle: Cycle, announced: bytes, state: State) -> None:
-        self._cycle = cycle
-        self._announced = int(announced) if _LENGTH.fullmatch(announced) else 0
-        self._state = state
-        self.client_left = False
-
-    async def read(self, limit: int, held: MemoryClaim) -> bytes:
-        """Return the body, and watch from then on for the client leaving.
-
-        Args:
-            limit: the most bytes it may have.
-            held: hears of each part that comes; what is only announced takes no memory.
-
-        Raises:
-            BodyTooLarge: more than `limit` bytes are announced or come.
-            Unavailable: there is no memory for it.
-            ClientLeft: the client left before the end.
-        """
-        if self._announced > limit:
-            raise too_large(limit)
-        held.check_room(self._announced)
-        body = await self._cycle.whole(limit, held.add)
-        task = asyncio.current_task()
-
-        def leave() -> None:
-            if task:
-                self.client_left = True
-                task.cancel()
-
-        self._cycle.on_left = leave
-        return body
-
-    async def answer(self, reply: Reply, headers: Mapping[str, str]) -> None:
-        """Send a reply as it comes.
-
-        Raises:
-            ClientLeft: the client stopped reading; it must not hold an engine's place for ever.
-        """
-        headers = {"content-type": reply.content_type, **headers}
-        if reply.retry_after:
-            headers["retry-after"] = reply.retry_after
-        body = reply.body
-        whole = body if isinstance(body, bytes) else None
-        headers |= _STREAM_HEADERS if whole is None else {"content-length": str(len(whole))}
-        self._start(reply.status, headers)
-        if whole is not None and len(whole) <= _BUFFERED_BYTES:
-            await self._end(whole)
-            return
-        try:
-            async with asyncio.timeout_at(reply.deadline + 1):
-                if isinstance(body, bytes):
-                    await self._cycle.write(body)
-                else:
-                    async for chunk in body:
-                        await self._cycle.write(chunk)
-                await self._end(b"")
-        except TimeoutError as error:
-            raise ClientLeft from error
-
-    async def refuse(self, error: GatewayError, headers: Mapping[str, str]) -> None:
-        """Send an error as the whole answer; nothing where an answer was begun, so that it breaks off."""
-        if self._cycle.response_started:
-            return
-        body = openai.error_body(error)
-        self._start(error.status, {**openai.error_headers(error, body), **headers})
-        await self._end(body)
-
-    def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        self._cycle.start(status, headers, close=self._state.requests.closing)
-
-    async def _end(self, body: bytes) -> None:
-        self._cycle.on_left = None
-        await self._cycle.write(body, last=True)
-
-
-def _header(scope: Scope, name: bytes) -> str | None:
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
 
 
 def _respond(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
@@ -326,14 +158,14 @@ def _respond(error: GatewayError, headers: Mapping[str, str] | None = None) -> R
 async def _http_error(request: Request, error: Exception) -> Response:
     """A path or method that does not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    refusal = unknown_endpoint(request.scope)
-    refusal.status = status
-    return _respond(refusal, error.headers if isinstance(error, HTTPException) else None)
+    return _respond(
+        unknown_endpoint(request.scope, status), error.headers if isinstance(error, HTTPException) else None
+    )
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """A fault of the gateway's own; the log has its trace, the client does not."""
-    return _respond(_INTERNAL)
+    return _respond(InternalError())
 
 
 def _document() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from gateway.policy.account.acceptance import Source, added
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.model import Decision, Speculation
+    from gateway.model import RequestRecord, Speculation
     from gateway.policy.account.acceptance import Recent
     from gateway.state.fleet import Fleet
     from gateway.state.snapshot import EngineStatus, Snapshot
@@ -39,7 +39,7 @@ def report(snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
             for name, pool in fleet.config.pools.items()
         },
         "engines": [_engine(status, fleet) for status in snapshot.engines],
-        "recent": [_recent(decision) for decision in snapshot.recent],
+        "recent": [_recent(record) for record in snapshot.recent],
     }
 
 
@@ -96,13 +96,21 @@ def _length(acceptance: Mapping[tuple[str, Source], Recent]) -> float | None:
     return sums.length if sums else None
 
 
-def _recent(decision: Decision) -> dict[str, Any]:
+def _recent(record: RequestRecord) -> dict[str, Any]:
     return {
-        **decision._asdict(),
-        "at": round(decision.at, 3),
-        "seconds": round(decision.seconds, 4),
-        "waited_s": round(decision.waited_s, 4),
-        "acceptance_length": _rounded(decision.acceptance_length),
+        "at": round(record.at, 3),
+        "request_id": record.request_id,
+        "route": record.route,
+        "reason": record.reason,
+        "pool": record.pool,
+        "engine": record.engine,
+        "depth": record.depth,
+        "code": record.code,
+        "seconds": round(record.seconds, 4),
+        "waited_s": round(record.waited_s, 4),
+        "acceptance_length": _rounded(record.acceptance_length),
+        "completion_tokens": record.completion_tokens,
+        "why": record.why,
     }
 
 
@@ -135,6 +143,7 @@ def _engine(status: EngineStatus, fleet: Fleet) -> dict[str, Any]:
         "drifts": status.drifts,
         "acceptance_length": _rounded(status.recent.sums.length),
         "merges_chunks": status.merges_chunks,
+        "speculation_rejected": dict(status.rejected),
         "simulated": status.simulated,
         "mismatch": status.mismatch or None,
     }

@@ -1,7 +1,10 @@
-"""routes.yaml: its schema, and validation that says where and what is wrong."""
+"""routes.yaml: its schema, and validation that says where something is wrong and what would be right.
+
+Imports nothing but `hosts` and `errors`. Begin with `schema`, then `checks`.
+"""
 
 from gateway.config.api_keys import Keys
-from gateway.config.checks import load, parse
+from gateway.config.checks import load, parse, route_notes
 from gateway.config.schema import (
     EMBEDDED,
     Config,
@@ -31,4 +34,5 @@ __all__ = [
     "Timeouts",
     "load",
     "parse",
+    "route_notes",
 ]

@@ -1,4 +1,4 @@
-"""The file of API keys: who may use the gateway, as digests of keys and the names they stand for.
+"""The file of API keys: who may use the gateway, as digests of keys and the names of their owners.
 
 A line is `NAME KEY` or `NAME sha256:HEX`, the SHA-256 of a key; one that begins with `#` is a comment. A name
 may have several keys, so that one can be replaced by another without a moment in which neither is known.
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 
 MIN_KEY_LENGTH = 16
 
-# Shorter than most keys are, so that a key that stands in a name's place is not shown as one.
+# A name is shorter than most keys are, so that a key in a name's place is not taken for one and shown.
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,29}[A-Za-z0-9])?")
 _HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _KEY = re.compile(r"[!-~]+")
 _NOBODY = bytes(32)
-# What `sha256sum` says where the key was an unset variable: whoever sends no key has that one.
+# The hash of an unset variable: it would let in whoever sends no key.
 _EMPTY = hashlib.sha256(b"").digest()
 
 
 class Keys:
-    """Digests of API keys, and whose they are; never changed, and never the keys themselves."""
+    """Digests of API keys and their owners' names; never the keys themselves. It is never changed."""
 
     __slots__ = ("_owners", "names")
 
     def __init__(self, owners: Mapping[bytes, str] | None = None) -> None:
-        """Take keys over.
+        """Copy what is given.
 
         Args:
-            owners: names, each by a key's SHA-256.
+            owners: the owner's name by a key's SHA-256.
         """
         self._owners = {digest: (digest, name) for digest, name in (owners or {}).items()}
         self.names = frozenset((owners or {}).values())
 
     def owner(self, key: bytes) -> str | None:
-        """Return whose key it is; None where it is nobody's.
+        """Return the name of a key's owner; None where it has none.
 
-        The time it takes tells nothing: a dict's hash of a digest is each process's own, and what is found is
-        compared in constant time.
+        The time this takes reveals nothing: a dict hashes digests differently in each process, and the digest
+        found is compared in constant time.
         """
         digest = hashlib.sha256(key).digest()
         known, name = self._owners.get(digest, (_NOBODY, None))
@@ -67,8 +67,8 @@ def parse_keys(content: bytes, file: str) -> Keys:
         file: names it in errors.
 
     Raises:
-        ConfigError: with every problem found, by file and line; never with a word of the file, since what is
-            wrong there may be a key.
+        ConfigError: with every problem found, by file and line; it quotes nothing, since what is wrong may be
+            a key.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -99,7 +99,7 @@ def parse_keys(content: bytes, file: str) -> Keys:
 
 
 def _read(words: list[str]) -> tuple[str, bytes] | str:
-    """A line's name and its key's digest, or what is wrong with it."""
+    """Return a line's name and its key's digest, or what is wrong with the line."""
     if len(words) != 2:
         return "a line is `NAME KEY` or `NAME sha256:HEX`"
     name, key = words

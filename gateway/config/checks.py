@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
+import math
 import os
 import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 
-from gateway.config.api_keys import parse_keys
-from gateway.config.located_yaml import Document, Filled
-from gateway.config.schema import EMBEDDED, Auth, Config, Profile, Route, Section
+from gateway.config.api_keys import Keys, parse_keys
+from gateway.config.located_yaml import FromEnvironment, LocatedYaml
+from gateway.config.schema import EMBEDDED, Auth, Config, Profile, Route, Section, ValueFault
 from gateway.config.small_files import digest, read_file
 from gateway.errors import ConfigError
 
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
 
     from gateway.config.located_yaml import Location
 
-# Where pydantic speaks of Python's types.
-_PLAIN_WORDS = {
+# Instead of pydantic's messages about Python's types.
+_MESSAGES = {
     "tuple_type": "must be a list",
     "dict_type": "must be a section of keys",
     "model_type": "must be a section of keys",
@@ -30,6 +33,21 @@ _PLAIN_WORDS = {
     "string_too_short": "must not be empty",
 }
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+
+
+@dataclass(slots=True)
+class _OtherFiles:
+    """What the files hold that a configuration names.
+
+    Attributes:
+        profiles: by route.
+        keys: the API keys.
+        sources: digests of the configuration's file and of these, those that cannot be read among them.
+    """
+
+    profiles: dict[str, Profile] = field(default_factory=dict)
+    keys: Keys = field(default_factory=Keys)
+    sources: dict[Path, bytes] = field(default_factory=dict)
 
 
 def load(
@@ -44,22 +62,23 @@ def load(
 
     Args:
         path: the file.
-        environment: what its variables stand for.
-        keys: read the API keys, too; they are there where the gateway serves, and need not be elsewhere.
-        again: it has been read before, so that a pipe in its place would be waited for in vain.
+        environment: the variables that it may refer to.
+        keys: whether to read the API keys, too: they are there where the gateway serves, and need not be
+            elsewhere.
+        again: whether it has been read before, so that a pipe in its place would be waited for in vain.
         workers: gateway processes of this host that serve it.
 
     Raises:
-        ConfigError: with every problem found, one `file:line: key: ...` line each.
+        ConfigError: with every problem found, one `file:line: key: ...` line each, and the files it names.
     """
+    others = _OtherFiles(sources={path: b""})
     try:
         content = read_file(path, or_pipe=not again)
+        others.sources[path] = digest(content)
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
-    config = parse(text, str(path), path.parent, environment, keys=keys, workers=workers)
-    config.sources[path] = digest(content)
-    return config
+        raise ConfigError([f"{path}: cannot be read: {error}"], others.sources) from error
+    return _parse(text, str(path), path.parent, environment, others, keys=keys, workers=workers)
 
 
 def parse(
@@ -71,30 +90,74 @@ def parse(
     keys: bool = True,
     workers: int = 1,
 ) -> Config:
-    """Validate a configuration's text; `file` names it in errors, `folder` is where its paths start.
+    """Validate a configuration's text.
+
+    Args:
+        text: the configuration.
+        file: names it in errors.
+        folder: where the paths in it start.
+        environment: the variables that it may refer to.
+        keys: whether to read the API keys, too.
+        workers: gateway processes of this host that serve it.
 
     Raises:
         ConfigError: with every problem found.
     """
-    document = Document(file, environment)
+    return _parse(text, file, folder, environment, _OtherFiles(), keys=keys, workers=workers)
+
+
+def _parse(
+    text: str,
+    file: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    others: _OtherFiles,
+    *,
+    keys: bool,
+    workers: int,
+) -> Config:
+    document = LocatedYaml(file, environment)
     values = document.read(text)
-    if not document.problems:
-        try:
-            config = Config.model_validate(values)
-        except ValidationError as error:
-            document.report(_explain(error, Config))
-        else:
-            config.share(workers)
-            document.report(_cross_check(config, folder))
-            if keys:
-                _read_keys(config, folder, document)
     if document.problems:
-        raise ConfigError(document.problems)
-    default = config.sorting.default or next(iter(config.routes))
-    return config.model_copy(update={"sorting": config.sorting.model_copy(update={"default": default})})
+        raise ConfigError(document.problems, others.sources)
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        document.report(_explain(error, Config))
+        raise ConfigError(document.problems, others.sources) from None
+    document.report(_cross_check(config, folder, others))
+    document.report(_check_workers(config, workers))
+    if keys:
+        _read_keys(config.auth, folder, document, others)
+    if document.problems:
+        raise ConfigError(document.problems, others.sources)
+    return config.completed(
+        profiles=others.profiles, keys=others.keys, sources=others.sources, workers=workers
+    )
 
 
-def _cross_check(config: Config, folder: Path) -> Iterator[tuple[Location, str]]:
+def route_notes(config: Config, known: Iterable[str]) -> Iterator[str]:
+    """Yield a note on each route that requests reach by its name alone, such as a misspelt one.
+
+    Args:
+        config: the configuration.
+        known: the routes that requests are sorted into without further configuration.
+    """
+    names = list(known)
+    for route in config.routes:
+        if route in names or config.sorting.prompts.get(route):
+            continue
+        guess = _did_you_mean(route, names)
+        if route != config.sorting.default:
+            yield (
+                f"routes.{route}: only requests that name it reach it: it is none of {', '.join(names)}, "
+                f"and sorting.prompts has no prompts for it{guess}"
+            )
+        elif guess:
+            yield f"routes.{route}: only the default leads to it: it is none of {', '.join(names)}{guess}"
+
+
+def _cross_check(config: Config, folder: Path, others: _OtherFiles) -> Iterator[tuple[Location, str]]:
     """Yield what no single section can see: names that refer to others, files, duplicates."""
     pools, routes = config.pools, config.routes
     for kind, names in (("pools", pools), ("routes", routes)):
@@ -113,8 +176,7 @@ def _cross_check(config: Config, folder: Path) -> Iterator[tuple[Location, str]]
         if EMBEDDED in pool.engines and pool.speculative_config:
             yield ("pools", name, "speculative_config"), "the embedded engine does not speculate; remove this"
     for name, route in routes.items():
-        yield from _check_route(config, name, route, folder)
-    yield from _check_workers(config)
+        yield from _check_route(config, name, route, folder, others)
     if config.sorting.default and config.sorting.default not in routes:
         yield ("sorting", "default"), _unknown(config.sorting.default, "route", routes)
     for name, patterns in config.sorting.prompts.items():
@@ -131,9 +193,9 @@ def _cross_check(config: Config, folder: Path) -> Iterator[tuple[Location, str]]
                 yield ("documents", "prompts", name), _unknown(name, "route", routes)
 
 
-def _check_workers(config: Config) -> Iterator[tuple[Location, str]]:
+def _check_workers(config: Config, workers: int) -> Iterator[tuple[Location, str]]:
     """Yield what several processes of one host cannot share."""
-    port, workers = config.server.admin_port, config.workers
+    port = config.server.admin_port
     if workers == 1:
         return
     if port is None:
@@ -151,7 +213,9 @@ def _check_workers(config: Config) -> Iterator[tuple[Location, str]]:
         )
 
 
-def _check_route(config: Config, name: str, route: Route, folder: Path) -> Iterator[tuple[Location, str]]:
+def _check_route(
+    config: Config, name: str, route: Route, folder: Path, others: _OtherFiles
+) -> Iterator[tuple[Location, str]]:
     for index, pool in enumerate(route.pools or ()):
         if pool not in config.pools:
             yield ("routes", name, "pools", index), _unknown(pool, "pool", config.pools)
@@ -164,13 +228,17 @@ def _check_route(config: Config, name: str, route: Route, folder: Path) -> Itera
                 f"no pool of this route runs at depth {depth}; its pools offer {sorted(depths)}",
             )
     if route.profile is not None:
-        yield from _check_profile(config, name, folder / route.profile)
+        yield from _check_profile(config, name, folder / route.profile, others)
 
 
-def _check_profile(config: Config, name: str, path: Path) -> Iterator[tuple[Location, str]]:
+def _check_profile(
+    config: Config, name: str, path: Path, others: _OtherFiles
+) -> Iterator[tuple[Location, str]]:
     where: Location = ("routes", name, "profile")
+    others.sources[path] = b""
     try:
         content = read_file(path)
+        others.sources[path] = digest(content)
         profile = Profile.model_validate_json(content)
     except OSError as error:
         yield where, f"{path} cannot be read: {error.strerror}"
@@ -178,8 +246,7 @@ def _check_profile(config: Config, name: str, path: Path) -> Iterator[tuple[Loca
         for at, message in _explain(error, Profile):
             yield where, f"{path}: {'.'.join(map(str, at)) or 'file'}: {message}"
     else:
-        config.sources[path] = digest(content)
-        config.profiles[name] = profile
+        others.profiles[name] = profile
         if profile.route != name:
             yield where, f"{path} was measured for route {profile.route!r}"
         for pool in profile.pools:
@@ -187,26 +254,26 @@ def _check_profile(config: Config, name: str, path: Path) -> Iterator[tuple[Loca
                 yield where, f"{path}: {_unknown(pool, 'pool', config.pools)}"
 
 
-def _read_keys(config: Config, folder: Path, document: Document) -> None:
-    """Read the keys' file, and check what speaks of its names."""
-    auth = config.auth
+def _read_keys(auth: Auth, folder: Path, document: LocatedYaml, others: _OtherFiles) -> None:
+    """Read the keys' file, and check the keys that refer to its names."""
     if auth.keys_file:
         path = folder / auth.keys_file
+        others.sources[path] = b""
         try:
             content = read_file(path)
-            config.admit(parse_keys(content, str(path)))
+            others.sources[path] = digest(content)
+            others.keys = parse_keys(content, str(path))
         except OSError as error:
             document.report([(("auth", "keys_file"), f"{path} cannot be read: {error.strerror}")])
             return
         except ConfigError as error:
             document.problems += error.problems
             return
-        config.sources[path] = digest(content)
-    document.report(_check_names(auth, config.keys.names))
+    document.report(_check_names(auth, others.keys.names))
 
 
 def _check_names(auth: Auth, names: frozenset[str]) -> Iterator[tuple[Location, str]]:
-    """Names that no key has. They are not listed: one line the wrong way round, and a key would be."""
+    """Yield names that no key has. It lists none of them: name and key may have changed places in a line."""
     listed: list[tuple[Location, str]] = [(("auth", "limits", name), name) for name in auth.limits]
     listed += [(("auth", "admins", index), name) for index, name in enumerate(auth.admins)]
     for location, name in listed:
@@ -232,21 +299,25 @@ def _explain(error: ValidationError, root: type[Section]) -> Iterator[tuple[Loca
         location = found["loc"]
         below = [other for other in errors if other["loc"][: len(location)] == location]
         if found["type"] == "too_short" and len(below) > 1:
-            continue  # pydantic counts items that failed as missing; their own errors are told
+            continue  # pydantic counts entries that failed as missing; they have their own errors
         if found["type"] == "extra_forbidden":
             allowed = _fields_at(location[:-1], root)
             key = str(location[-1])
             yield location, f"unknown key{_did_you_mean(key, allowed)}; allowed here: {', '.join(allowed)}"
         elif found["type"] == "missing":
             yield location, "is required and missing"
+        elif isinstance(fault := found.get("ctx", {}).get("error"), ValueFault):
+            location += fault.location
+            values = [f", found {_shown(value, location)}" for value in fault.found]
+            yield location, "".join([fault.message, *values])
         else:
-            message = _PLAIN_WORDS.get(found["type"]) or found["msg"].removeprefix("Value error, ")
+            message = _MESSAGES.get(found["type"]) or found["msg"].removeprefix("Value error, ")
             message = message.replace("Input should be", "must be")
             yield location, f"{message}, found {_shown(found['input'], location)}"
 
 
 def _fields_at(location: Location, root: type[Section]) -> list[str]:
-    """The keys allowed in the section at `location`."""
+    """Return the keys allowed in the section at `location`."""
     kind: Any = root
     for step in location:
         if isinstance(kind, type) and issubclass(kind, Section):
@@ -257,10 +328,23 @@ def _fields_at(location: Location, root: type[Section]) -> list[str]:
 
 
 def _shown(value: object, location: Location = ()) -> str:
-    """A value as an error may print it: short, and never a credential."""
-    if "api_key" in location or isinstance(value, Filled):
+    """Return a value as an error may name it: in YAML's words, short, and never a credential."""
+    if "api_key" in location or isinstance(value, FromEnvironment):
         return "a value (not shown)"
-    if isinstance(value, dict | tuple | list):
-        return f"a {'section' if isinstance(value, dict) else 'list'}"
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "a section" if value else "an empty section"
+        case list() | tuple():
+            return "a list" if value else "an empty list"
+        case bytes():
+            return "binary data"
+        case datetime.date():
+            return f"the date {value.isoformat()}"
+        case float() if not math.isfinite(value):
+            return {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan")
     text = re.sub(r"//.*@", "//...@", repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."

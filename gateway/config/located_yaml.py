@@ -1,4 +1,4 @@
-"""A YAML text as values, knowing the line of every key."""
+"""Reads a YAML text into values, and knows the line of every key."""
 
 from __future__ import annotations
 
@@ -12,21 +12,31 @@ if TYPE_CHECKING:
 
 Location = tuple[str | int, ...]
 
-# A secret that stands unquoted may look like YAML's own: *alias, !tag.
+# What PyYAML quotes in its messages. It may be a secret that stands unquoted and begins like *alias or !tag.
 _QUOTED = re.compile(r" '[^'<>]{4,}'")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
-class Filled(str):
-    """A value from the environment, where secrets come from: no error shows it."""
+class FromEnvironment(str):
+    """A value with an environment variable in it. It may be a secret, so that no error shows it."""
 
     __slots__ = ()
 
 
-class Document:
-    """One text being read: `problems` collects a `file:line: key: ...` line for everything wrong with it."""
+class LocatedYaml:
+    """One text that is read.
+
+    Attributes:
+        problems: a `file:line: key: ...` line for everything that is wrong with it.
+    """
 
     def __init__(self, file: str, environment: Mapping[str, str]) -> None:
+        """Read nothing yet.
+
+        Args:
+            file: names the text in problems.
+            environment: the variables that it may refer to.
+        """
         self.problems: list[str] = []
         self._file = file
         self._environment = environment
@@ -48,7 +58,7 @@ class Document:
         return self._value(node, (), ()) if node else {}
 
     def report(self, problems: Iterable[tuple[Location, str]]) -> None:
-        """Add problems, each at the line of its key or of the nearest section around it."""
+        """Add problems, each at the line of its key, or else of the nearest section around it."""
         for location, message in problems:
             known = location
             while known and known not in self._lines:
@@ -103,13 +113,13 @@ class Document:
                 self.report([(location, f"the environment variable {name} is not set, and has no :-default")])
             return value or ""
 
-        # A filled-in value stays a string, so that a key of digits is not read as a number.
+        # An expanded value stays a string, so that an API key of digits is not read as a number.
         expanded = _VARIABLE.sub(expand, node.value)
         if expanded != node.value:
-            return Filled(expanded)
+            return FromEnvironment(expanded)
         try:
             return self._loader.construct_object(node)
-        # An empty `!!int`, a `!!timestamp` that is none: PyYAML checks only what it recognised itself.
+        # An empty `!!int`, a `!!timestamp` that is none: PyYAML checks only values that it tagged itself.
         except Exception:
             self.report([(location, "is not a value of its YAML type")])
             return None

@@ -6,7 +6,9 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     IPvAnyNetwork,
@@ -16,11 +18,11 @@ from pydantic import (
 )
 
 from gateway.config.api_keys import Keys
+from gateway.hosts import canonical
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
-
-from gateway.hosts import canonical
 
 EMBEDDED = "embedded"
 
@@ -35,8 +37,58 @@ _ENGINE_URL = re.compile(
 
 _LISTED = re.compile(r"(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]{1,5}))?")
 
+_METHODS = "such as mtp, eagle3, ngram, draft_model or suffix"
 # vLLM's own default where a suffix pool names no depth (SpeculativeConfig.suffix_decoding_max_tree_depth).
 _SUFFIX_DEPTH = 24
+
+
+class ValueFault(ValueError):
+    """What is wrong inside a value that a validator saw as a whole.
+
+    Attributes:
+        message: what would be right.
+        location: the keys and indexes that lead to it from that value.
+        found: a tuple with what stands there; empty where the message says all.
+    """
+
+    def __init__(self, message: str, location: tuple[str | int, ...] = (), *found: object) -> None:
+        super().__init__(f"{'.'.join(map(str, location))}: {message}" if location else message)
+        self.message = message
+        self.location = location
+        self.found = found
+
+
+def _engine_url(engine: str) -> str:
+    if engine == EMBEDDED:
+        return engine
+    url = _ENGINE_URL.fullmatch(engine)
+    if url is None or not _is_host(url.group("host")) or int(url.group("port") or 1) > 65535:
+        raise ValueError(
+            "must be http(s)://host:port, dns+http(s)://name:port or embedded, without a path or credentials"
+        )
+    return engine.rstrip("/")
+
+
+def _is_host(host: str) -> bool:
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
+
+
+def _listed_host(entry: str) -> str:
+    found = _LISTED.fullmatch(entry)
+    host = canonical(found["host"]) if found else None
+    if found is None or host is None or not 0 < int(found["port"] or 1) < 65536:
+        raise ValueError("must be a host or host:port, without scheme, path or wildcard")
+    return f"{host}:{int(found['port'])}" if found["port"] else host
+
+
+def _text(value: object) -> object:
+    """Refuse what `ipaddress` would take for a network, and fail at: numbers and lists."""
+    if not isinstance(value, str):
+        raise ValueError("must be a network such as 10.0.0.0/8")
+    return value
 
 
 class Section(BaseModel):
@@ -47,7 +99,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _empty(cls, values: object) -> object:
-        """A key with nothing behind it is an empty section."""
+        """Take a key without a value for an empty section."""
         return {} if values is None else values
 
 
@@ -55,7 +107,7 @@ class Pool(Section):
     """Engines started with the same speculative config; `speculative_config` is vLLM's own object."""
 
     speculative_config: dict[str, Any] = {}
-    engines: Annotated[tuple[str, ...], Field(min_length=1)]
+    engines: Annotated[tuple[Annotated[str, AfterValidator(_engine_url)], ...], Field(min_length=1)]
     max_load: Annotated[int, Field(ge=1, le=4096)] = 256
     api_key: Annotated[str, Field(repr=False)] = ""
 
@@ -64,7 +116,7 @@ class Pool(Section):
         """The pool's num_speculative_tokens; 0 = ordinary decoding."""
         config = self.speculative_config
         unset = config.get("suffix_decoding_max_tree_depth", _SUFFIX_DEPTH) if config else 0
-        depth: int = config.get("num_speculative_tokens", unset)
+        depth: int = config.get("num_speculative_tokens") or unset
         return depth
 
     @property
@@ -80,28 +132,14 @@ class Pool(Section):
 
     @property
     def step_depth(self) -> int:
-        """The most tokens a step drafts; 0 where a step need not draft any."""
+        """The most tokens that a step drafts; 0 where a step may draft none."""
         by_copying = self.speculative_config.get("method", "") in ("ngram", "suffix")
         return 0 if by_copying or 0 in self.depths else self.depth
-
-    @field_validator("engines")
-    @classmethod
-    def _engine_urls(cls, engines: tuple[str, ...]) -> tuple[str, ...]:
-        for engine in engines:
-            if engine == EMBEDDED:
-                continue
-            url = _ENGINE_URL.fullmatch(engine)
-            if url is None or not _is_host(url.group("host")) or int(url.group("port") or 1) > 65535:
-                raise ValueError(
-                    "must be http(s)://host:port, dns+http(s)://name:port or embedded, "
-                    "without a path or credentials"
-                )
-        return tuple(engine.rstrip("/") for engine in engines)
 
     @field_validator("api_key")
     @classmethod
     def _header_value(cls, key: str) -> str:
-        key = key.strip()  # secrets often come with a line end
+        key = key.strip()  # secrets often end with a line end
         if not (key.isascii() and (key == "" or key.isprintable())):
             raise ValueError("must be printable ASCII")
         return key
@@ -111,15 +149,26 @@ class Pool(Section):
     def _vllm_object(cls, config: dict[str, Any]) -> dict[str, Any]:
         if not config:
             return config
-        method, depth = config.get("method"), config.get("num_speculative_tokens")
-        if not isinstance(method, str | None) or (method is None and "model" not in config):
-            raise ValueError('needs "method" (such as mtp, eagle3, ngram, draft_model, suffix), as vLLM does')
+        method = config.get("method")
+        if method is None and "model" not in config:
+            raise ValueFault(f"needs a method, as vLLM does: {_METHODS}")
+        if not isinstance(method, str | None):
+            raise ValueFault(f"must be {_METHODS}", ("method",), method)
+        key, why = "num_speculative_tokens", ""
+        depth = config.get(key)
         if depth is None and method == "suffix":
-            depth = config.get("suffix_decoding_max_tree_depth", _SUFFIX_DEPTH)
+            key, why = "suffix_decoding_max_tree_depth", ", as num_speculative_tokens is"
+            depth = config.get(key, _SUFFIX_DEPTH)
+        elif key not in config:
+            raise ValueFault(f"needs {key}: an integer of at least 1")
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-            raise ValueError('needs "num_speculative_tokens": an integer of at least 1')
-        if table := config.get("num_speculative_tokens_per_batch_size"):
-            check_ranges(table)
+            raise ValueFault(f"must be an integer of at least 1{why}", (key,), depth)
+        key = "num_speculative_tokens_per_batch_size"
+        if table := config.get(key):
+            try:
+                check_ranges(table)
+            except ValueFault as fault:
+                raise ValueFault(fault.message, (key, *fault.location), *fault.found) from None
         return config
 
 
@@ -131,7 +180,7 @@ class Queue(Section):
 
 
 class Timeouts(Section):
-    """Limits in seconds; first_event_s and idle_s are for streams only."""
+    """Limits in seconds; first_event_s and idle_s hold for streams only."""
 
     connect_s: Seconds = 2
     first_event_s: Seconds = 60
@@ -140,9 +189,9 @@ class Timeouts(Section):
 
 
 class Route(Section):
-    """One class of OCR work: its schedule or profile, the pools it may use (None = all), its limits.
+    """One class of OCR work: its schedule or profile, the pools it may use (None: all), and its limits.
 
-    `weight` is what one of its output tokens is worth beside other routes' when an engine is chosen.
+    `weight` is what one of its output tokens is worth against other routes' when an engine is chosen.
     """
 
     schedule: Schedule = ()
@@ -175,7 +224,7 @@ class Polling(Section):
 
 
 class Breaker(Section):
-    """Failures that open an engine's breaker, seconds it stays open, successes that close it."""
+    """The failures that open an engine's breaker, seconds it stays open, and successes that close it."""
 
     failures: Count = 5
     open_s: Seconds = 10
@@ -183,7 +232,7 @@ class Breaker(Section):
 
 
 class Retry(Section):
-    """Share of requests that may be retried, and retries of one request."""
+    """The share of requests that may be retried, and the retries of one request."""
 
     budget: Annotated[float, Field(ge=0, le=1)] = 0.1
     per_request: Annotated[int, Field(ge=0, le=1)] = 1
@@ -202,7 +251,7 @@ class Limits(Section):
     """Bounds on one request, on one connection, and on all of them together.
 
     `connections` None: as many as the limit of open files allows. `inflight_bytes` None: a share of the
-    memory that the process may use. `body_s` is for a small body; larger ones get more (server).
+    memory that the process may use. `body_s` is for a small body; larger ones get more time.
     """
 
     body_bytes: Count = 32 * 1024 * 1024
@@ -227,9 +276,9 @@ class KeyLimits(Section):
 
 
 class Auth(Section):
-    """The keys' file, limits by key name (`*`: of every other), and the names that may read admin pages.
+    """The keys' file, limits by a key's name (`*`: every other), and the names that may read admin pages.
 
-    Without `admins` every key may.
+    Without `admins` every key may read them.
     """
 
     keys_file: str | None = None
@@ -241,22 +290,17 @@ class RemoteImages(Section):
     """Hosts whose images the gateway fetches, and what a fetch may cost.
 
     A host stands for its scheme's own port, `host:port` for that port. `allow_networks` lists networks that
-    are not public, such as an object store's, in which they may lie.
+    are not public and in which the hosts may be, such as an object store's.
     """
 
-    allow_hosts: tuple[str, ...] = ()
-    allow_networks: tuple[IPvAnyNetwork, ...] = ()
+    allow_hosts: tuple[Annotated[str, AfterValidator(_listed_host)], ...] = ()
+    allow_networks: tuple[Annotated[IPvAnyNetwork, BeforeValidator(_text)], ...] = ()
     max_bytes: Count = 20 * 1024 * 1024
     timeout_s: Seconds = 10
 
-    @field_validator("allow_hosts")
-    @classmethod
-    def _canonical_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(_listed, hosts))
-
 
 class Documents(Section):
-    """Bounds on documents (POST /v1/ocr), how pages are rendered, and what is asked of one, by route.
+    """Bounds on documents (POST /v1/ocr), how pages are rendered, and a page's prompt by route.
 
     `at_once` None: as many as the memory has room for.
     """
@@ -281,8 +325,8 @@ class Profile(Section):
 
     Attributes:
         route: which.
-        pools: by pool, `[load, tokens per second of one engine]`, with the standard error of the latter as a
-            third number where it is known.
+        pools: by pool, points `[load, tokens per second of one engine]`, where known with the standard error
+            of the tokens per second as a third number.
         meta: what it was measured on: `model`, `gpu`, `engine_version`, `pools` (speculative configs), ...
     """
 
@@ -296,7 +340,7 @@ class Profile(Section):
         for name, points in pools.items():
             loads = {point[0] for point in points}
             if len(loads) < len(points) or min(loads) < 1:
-                raise ValueError(f"the loads of pool {name!r} must be at least 1, each once")
+                raise ValueFault(f"the loads of pool {name!r} must be at least 1, each once")
         return pools
 
 
@@ -316,13 +360,13 @@ class Config(Section):
     auth: Auth = Auth()
     remote_images: RemoteImages = RemoteImages()
     documents: Documents = Documents()
-    _profiles: dict[str, Profile] = PrivateAttr(default_factory=dict)
+    _profiles: Mapping[str, Profile] = PrivateAttr(default_factory=dict)
     _keys: Keys = PrivateAttr(default_factory=Keys)
-    _sources: dict[Path, bytes] = PrivateAttr(default_factory=dict)
+    _sources: Mapping[Path, bytes] = PrivateAttr(default_factory=dict)
     _workers: int = PrivateAttr(default=1)
 
     @property
-    def profiles(self) -> dict[str, Profile]:
+    def profiles(self) -> Mapping[str, Profile]:
         """The profiles that the routes' files hold, by route."""
         return self._profiles
 
@@ -333,19 +377,11 @@ class Config(Section):
 
     @property
     def workers(self) -> int:
-        """The gateway processes of this host, which is not for the file to say."""
+        """The gateway processes of this host, a number that the file does not hold."""
         return self._workers
 
-    def share(self, workers: int) -> None:
-        """Be the configuration of so many gateway processes of this host."""
-        self._workers = workers
-
-    def admit(self, keys: Keys) -> None:
-        """Take the keys that `auth.keys_file` holds; for who reads it."""
-        self._keys = keys
-
     @property
-    def sources(self) -> dict[Path, bytes]:
+    def sources(self) -> Mapping[Path, bytes]:
         """The files that all of this was read from, with the SHA-256 of what they held then."""
         return self._sources
 
@@ -353,37 +389,50 @@ class Config(Section):
         """Return the pools that a route may use, in the file's order."""
         return self.routes[route].pools or tuple(self.pools)
 
+    def completed(
+        self,
+        *,
+        profiles: Mapping[str, Profile],
+        keys: Keys = Keys(),  # noqa: B008 - it is never changed
+        sources: Mapping[Path, bytes] | None = None,
+        workers: int = 1,
+    ) -> Config:
+        """Return this with what other files hold, and with the default route by name.
+
+        Args:
+            profiles: by route.
+            keys: what `auth.keys_file` holds.
+            sources: see the property.
+            workers: see the property.
+        """
+        default = self.sorting.default or next(iter(self.routes))
+        complete = self.model_copy(update={"sorting": self.sorting.model_copy(update={"default": default})})
+        complete._profiles = dict(profiles)
+        complete._keys = keys
+        complete._sources = dict(sources or {})
+        complete._workers = workers
+        return complete
+
 
 def check_ranges(ranges: object) -> None:
     """Check `[[from, to, depth], ...]` as vLLM does: from 1 on, inclusive, ascending, no overlap.
 
     Raises:
-        ValueError: the first range that is wrong.
+        ValueFault: the first range that is wrong.
     """
+    shape = "must be ranges [from, to, depth], such as [[1, 63, 3], [64, 4096, 0]]"
+    if not isinstance(ranges, tuple):
+        raise ValueFault(shape, (), ranges)
     last = 0
-    for entry in ranges if isinstance(ranges, tuple) else (ranges,):
+    for index, entry in enumerate(ranges):
         if not (
             isinstance(entry, tuple) and len(entry) == 3 and all(type(number) is int for number in entry)
         ):
-            raise ValueError("must be ranges [from, to, depth], such as [[1, 63, 3], [64, 4096, 0]]")
+            raise ValueFault(shape, (index,), entry)
         first, to, depth = entry
         if first <= last or to < first or depth < 0 or (last == 0 and first != 1):
-            raise ValueError(
-                f"range {list(entry)} does not fit; they start at 1, ascend, never overlap; depth >= 0"
+            raise ValueFault(
+                f"range {list(entry)} does not fit; they start at 1, ascend, never overlap; depth >= 0",
+                (index,),
             )
         last = to
-
-
-def _listed(entry: str) -> str:
-    found = _LISTED.fullmatch(entry)
-    host = canonical(found["host"]) if found else None
-    if found is None or host is None or not 0 < int(found["port"] or 1) < 65536:
-        raise ValueError("must be a host or host:port, without scheme, path or wildcard")
-    return f"{host}:{int(found['port'])}" if found["port"] else host
-
-
-def _is_host(host: str) -> bool:
-    try:
-        return bool(host.encode("idna"))
-    except UnicodeError:
-        return False

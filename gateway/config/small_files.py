@@ -1,4 +1,4 @@
-"""Reading small files that somebody else may change, or may have put something else in the place of."""
+"""Reads small files that others may change or replace at any time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 
 
 def read_file(path: Path, *, or_pipe: bool = False) -> bytes:
@@ -19,10 +19,10 @@ def read_file(path: Path, *, or_pipe: bool = False) -> bytes:
 
     Args:
         path: the file.
-        or_pipe: it may be a pipe, such as /dev/stdin, and is then waited for.
+        or_pipe: whether it may be a pipe, such as /dev/stdin, which is then read to its end.
 
     Raises:
-        OSError: it cannot be read, is larger than MOST_BYTES, or is something else, which might never end.
+        OSError: it cannot be read, is larger than MAX_BYTES, or is no regular file and might never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -32,14 +32,22 @@ def read_file(path: Path, *, or_pipe: bool = False) -> bytes:
         elif not stat.S_ISREG(kind):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         with open(descriptor, "rb", closefd=False) as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     finally:
         os.close(descriptor)
-    if len(content) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES:,} bytes", str(path))
+    if len(content) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MAX_BYTES:,} bytes", str(path))
     return content
 
 
+def digest_of(path: Path) -> bytes:
+    """Return what tells one content of a file from another, b"" where it cannot be read."""
+    try:
+        return digest(read_file(path))
+    except OSError:
+        return b""
+
+
 def digest(content: bytes) -> bytes:
-    """Return what tells one content from another."""
+    """Return a content's SHA-256."""
     return hashlib.sha256(content).digest()

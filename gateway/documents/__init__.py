@@ -1,5 +1,5 @@
 """POST /v1/ocr: a document becomes pages, each page a request of its own, and their answers one answer.
 
-Imports `request` and what stands below it. Begin with `endpoint`; documents are opened in a confined
-process of their own.
+Imports `request` and what stands below it. Begin with `endpoint`, which reads like that; documents are opened
+in a confined process of their own.
 """

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 
-from gateway.documents.render_process import Opened, Told
+from gateway.documents.render_process import OpenResult, PageHeader
 from gateway.errors import BadImage, BadRequest, Unavailable
 from gateway.images.confined import start
 
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
     import subprocess
     from asyncio import StreamReader, StreamWriter
 
-    from gateway.documents.render_process import Settings
+    from gateway.documents.render_process import RenderSettings
     from gateway.model import Buffer
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T", Opened, Told)
+T = TypeVar("T", OpenResult, PageHeader)
 
 # What a process may take beside the document: a page's bitmap, and what is decoded to draw it.
 _ROOM = 512 * 2**20
@@ -39,7 +38,7 @@ _RETRY_AFTER_S = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageImage:
     """A rendered page: a JPEG, its width and height in pixels, and its dots per inch."""
 
     jpeg: bytes
@@ -48,7 +47,7 @@ class Page:
     dpi: int
 
 
-class Renderer:
+class OpenDocument:
     """An open document; an async context manager. It is asked for one page at a time.
 
     Attributes:
@@ -58,7 +57,7 @@ class Renderer:
     def __init__(
         self,
         data: Buffer,
-        settings: Settings,
+        settings: RenderSettings,
         *,
         room: int = _ROOM,
         opening_s: float = _OPENING_S,
@@ -78,7 +77,7 @@ class Renderer:
         self._room = room + len(data)
         self._opening_s = opening_s
         self._page_s = page_s
-        self._process: _Process | None = None
+        self._process: _RenderProcess | None = None
         self._deaths = 0
         self.pages = 0
 
@@ -101,7 +100,7 @@ class Renderer:
         """Kill the process, whatever it does."""
         await self._end()
 
-    async def page(self, index: int) -> Page:
+    async def page(self, index: int) -> PageImage:
         """Render a page.
 
         Raises:
@@ -113,18 +112,18 @@ class Renderer:
         process = self._process or await self._open()
         try:
             async with asyncio.timeout(self._page_s):
-                told, jpeg = await process.render(index)
+                header, jpeg = await process.render(index)
         except (OSError, ValueError, EOFError) as error:
             await self._died(f"at page {index}", error)
             raise _failed(f"rendering the page took over {self._page_s:g} s, or ended its process") from error
-        except BaseException:  # what it answers now is not for who asks next
+        except BaseException:  # its answer would be taken for the next page's
             await self._end()
             raise
-        if told.refused:
-            raise BadImage(told.refused, code=told.code)
-        return Page(jpeg, told.width, told.height, told.dpi)
+        if header.refused:
+            raise BadImage(header.refused, code=header.code)
+        return PageImage(jpeg, header.width, header.height, header.dpi)
 
-    async def _open(self) -> _Process:
+    async def _open(self) -> _RenderProcess:
         try:
             process = self._process = await self._start()
         except OSError as error:
@@ -149,19 +148,12 @@ class Renderer:
         self.pages = opened.pages
         return process
 
-    async def _refused(self, opened: Opened) -> BadRequest:
+    async def _refused(self, opened: OpenResult) -> BadRequest:
         await self._end()
         return BadRequest(opened.refused, param="document", code=opened.code)
 
-    async def _start(self) -> _Process:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            told, asked = await asyncio.open_unix_connection(sock=ours)
-            try:
-                return _Process(start("gateway.documents.render_process", theirs, self._room), told, asked)
-            except OSError:
-                asked.close()
-                raise
+    async def _start(self) -> _RenderProcess:
+        return _RenderProcess(*await start("gateway.documents.render_process", self._room))
 
     async def _died(self, where: str, error: BaseException) -> None:
         self._deaths += 1
@@ -177,37 +169,39 @@ class Renderer:
         ended, self._process = self._process, None
         if ended is None:
             return None
-        ended.asked.close()
+        ended.requests.close()
         ended.process.kill()
         return await asyncio.to_thread(ended.process.wait)
 
 
 @dataclass(eq=False, slots=True)
-class _Process:
-    """A process, and how it is asked and tells."""
+class _RenderProcess:
+    """A process, and the two ends of the talk with it."""
 
     process: subprocess.Popen[bytes]
-    told: StreamReader
-    asked: StreamWriter
+    responses: StreamReader
+    requests: StreamWriter
 
-    async def open(self, data: Buffer, settings: Settings) -> Opened:
-        self.asked.writelines((msgspec.json.encode(settings), b"\n", data))
-        return await self._line(Opened)
+    async def open(self, data: Buffer, settings: RenderSettings) -> OpenResult:
+        self.requests.writelines((msgspec.json.encode(settings), b"\n", data))
+        return await self._line(OpenResult)
 
-    async def render(self, index: int) -> tuple[Told, bytes]:
-        self.asked.write(b"%d\n" % index)
-        told = await self._line(Told)
-        if told.refused:
-            return told, b""
-        sides = told.width, told.height
+    async def render(self, index: int) -> tuple[PageHeader, bytes]:
+        self.requests.write(b"%d\n" % index)
+        header = await self._line(PageHeader)
+        if header.refused:
+            return header, b""
+        sides = header.width, header.height
         if not (
-            0 < told.size <= _MAX_JPEG_BYTES and told.dpi > 0 and 0 < min(sides) <= max(sides) <= _MAX_SIDE
+            0 < header.size <= _MAX_JPEG_BYTES
+            and header.dpi > 0
+            and 0 < min(sides) <= max(sides) <= _MAX_SIDE
         ):
             raise ValueError("no page")
-        return told, await self.told.readexactly(told.size)
+        return header, await self.responses.readexactly(header.size)
 
     async def _line(self, kind: type[T]) -> T:
-        if not (line := await self.told.readline()):
+        if not (line := await self.responses.readline()):
             raise ConnectionError
         return msgspec.json.decode(line, type=kind)
 

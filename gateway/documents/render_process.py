@@ -1,7 +1,7 @@
 """Renders a document's pages; the program of a process (`python -m gateway.documents.render_process`).
 
-A PDF library is attacked most of all that reads files. So a document has a process of its own, which holds no
-key and no other document, and is asked for one page after the other.
+Of all libraries that read files, those for PDF are attacked most. So each document has a process of its own,
+which holds no key and no other document, and is asked for one page after the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.images.confined import confine, outlive_signals
 from gateway.wire.image import headers
 from gateway.wire.image.headers import open_image
 from gateway.wire.image.pixels import upright
-from gateway.wire.mistral import ocr
+from gateway.wire.mistral.document_pages import POINTS_PER_INCH, DocumentKind, page_scale
 
 if TYPE_CHECKING:
     import pypdfium2
@@ -31,8 +31,8 @@ _ERR_PASSWORD = 4
 _DAMAGED = "the page is missing from the document, or damaged"
 
 
-class Settings(msgspec.Struct):
-    """What is asked of the process first, as a line of JSON before the document.
+class RenderSettings(msgspec.Struct):
+    """How a document is rendered: the first line that the process reads, as JSON; the document follows.
 
     Attributes:
         kind: what the document is.
@@ -42,31 +42,31 @@ class Settings(msgspec.Struct):
         max_pixels: at most so many in all, which holds for images before they are made smaller.
     """
 
-    kind: ocr.Kind
+    kind: DocumentKind
     size: int
     dpi: int
     max_side: int
     max_pixels: int
 
 
-class Opened(msgspec.Struct, omit_defaults=True):
-    """What it tells then: how many pages there are; or why it cannot be read, and that error's code."""
+class OpenResult(msgspec.Struct, omit_defaults=True):
+    """The process' first answer: how many pages there are; or why there are none, and that error's code."""
 
     pages: int = 0
     refused: str = ""
     code: str = ""
 
 
-class Told(msgspec.Struct, omit_defaults=True):
-    """What it tells of each page, before the JPEG.
+class PageHeader(msgspec.Struct, omit_defaults=True):
+    """The process' answer for each page, before the JPEG.
 
     Attributes:
         width: in pixels.
         height: in pixels.
         dpi: dots per inch that it has.
         size: the JPEG's bytes, which follow.
-        refused: why there is none, in the words of a BadImage.
-        code: that one's.
+        refused: why there is none, as the message of a BadImage.
+        code: of that one.
     """
 
     width: int = 0
@@ -86,53 +86,54 @@ class _Document(Protocol):
         """Return a page in RGB, and its dots per inch."""
 
 
-def serve(asked: BinaryIO, told: BinaryIO, settings: Settings) -> None:
-    """Read a document, and render its pages as they are asked for, by their numbers, until no more are."""
+def serve(requests: BinaryIO, answers: BinaryIO, settings: RenderSettings) -> None:
+    """Read a document, and render pages by their numbers, a line each, until no more are asked for."""
     try:
-        document = _open(asked.read(settings.size), settings)
+        document = _open(requests.read(settings.size), settings)
     except BadRequest as error:
-        _tell(told, Opened(refused=error.message, code=error.code or ""))
+        _send(answers, OpenResult(refused=error.message, code=error.code or ""))
         return
     except MemoryError:
-        _tell(told, Opened(refused="it takes more memory to open than there is for it", code="render_failed"))
+        words = "it takes more memory to open than there is for it"
+        _send(answers, OpenResult(refused=words, code="render_failed"))
         return
-    _tell(told, Opened(pages=document.pages))
-    while line := asked.readline():
-        answer, jpeg = _rendered(document, int(line))
-        _tell(told, answer, jpeg)
+    _send(answers, OpenResult(pages=document.pages))
+    while line := requests.readline():
+        header, jpeg = _rendered(document, int(line))
+        _send(answers, header, jpeg)
 
 
-def _tell(told: BinaryIO, what: msgspec.Struct, jpeg: bytes = b"") -> None:
-    told.write(msgspec.json.encode(what) + b"\n" + jpeg)
-    told.flush()
+def _send(answers: BinaryIO, answer: msgspec.Struct, jpeg: bytes = b"") -> None:
+    answers.write(msgspec.json.encode(answer) + b"\n" + jpeg)
+    answers.flush()
 
 
-def _rendered(document: _Document, index: int) -> tuple[Told, bytes]:
+def _rendered(document: _Document, index: int) -> tuple[PageHeader, bytes]:
     out = io.BytesIO()
     try:
         image, dpi = document.page(index)
         headers.check_sides(*image.size)
         image.save(out, "JPEG", quality=_QUALITY, subsampling=_NO_SUBSAMPLING)
     except BadImage as error:
-        return Told(refused=error.message, code=error.code or ""), b""
+        return PageHeader(refused=error.message, code=error.code or ""), b""
     except MemoryError:
         words = "the page takes more memory to render than there is for it"
-        return Told(refused=words, code="render_failed"), b""
+        return PageHeader(refused=words, code="render_failed"), b""
     jpeg = out.getvalue()
-    return Told(*image.size, dpi, len(jpeg)), jpeg
+    return PageHeader(*image.size, dpi, len(jpeg)), jpeg
 
 
-def _open(data: bytes, settings: Settings) -> _Document:
+def _open(data: bytes, settings: RenderSettings) -> _Document:
     match settings.kind:
         case "pdf":
             return _Pdf(data, settings)
         case "tiff":
-            return _Frames(data, settings)
-    return _Picture(data, settings)
+            return _Tiff(data, settings)
+    return _Image(data, settings)
 
 
 class _Pdf:
-    def __init__(self, data: bytes, settings: Settings) -> None:
+    def __init__(self, data: bytes, settings: RenderSettings) -> None:
         import pypdfium2  # which the gateway itself must never load
 
         self._broken = pypdfium2.PdfiumError
@@ -157,7 +158,7 @@ class _Pdf:
             raise BadImage(_DAMAGED, code="invalid_page") from error
         settings = self._settings
         try:
-            scale = ocr.page_scale(
+            scale = page_scale(
                 *page.get_size(),
                 dpi=settings.dpi,
                 max_side=settings.max_side,
@@ -168,15 +169,15 @@ class _Pdf:
             raise BadImage(_DAMAGED, code="invalid_page") from error
         finally:
             page.close()
-        return image, max(1, round(scale * ocr.POINTS_PER_INCH))
+        return image, max(1, round(scale * POINTS_PER_INCH))
 
 
-class _Picture:
+class _Image:
     """A document of one image, whatever else is in its file."""
 
     pages = 1
 
-    def __init__(self, data: bytes, settings: Settings) -> None:
+    def __init__(self, data: bytes, settings: RenderSettings) -> None:
         headers.inspect(data, max_pixels=settings.max_pixels)
         self._data = data
         self._settings = settings
@@ -186,10 +187,10 @@ class _Picture:
         return upright(image, self._settings.max_side), self._settings.dpi
 
 
-class _Frames:
+class _Tiff:
     """A TIFF, each frame of which is a page."""
 
-    def __init__(self, data: bytes, settings: Settings) -> None:
+    def __init__(self, data: bytes, settings: RenderSettings) -> None:
         self._data = data
         self._settings = settings
         self._file = open_image(data)
@@ -227,14 +228,14 @@ def main(room: int) -> None:
         room: bytes of memory that may be taken beyond what the process has when it begins to serve.
     """
     outlive_signals()
-    asked, told = sys.stdin.buffer, sys.stdout.buffer
-    settings = msgspec.json.decode(asked.readline(), type=Settings)
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    settings = msgspec.json.decode(requests.readline(), type=RenderSettings)
     if settings.kind == "pdf":
         import pypdfium2  # noqa: F401 - what it takes for itself is not the document's
     Image.init()
     confine(room)
     with suppress(BrokenPipeError):  # the gateway is gone, or has enough
-        serve(asked, told, settings)
+        serve(requests, answers, settings)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the HTTP servers of the engines that ship along have in common: raw ASGI, and uvicorn."""
+"""What the HTTP servers of the engines that ship along have in common: vLLM's endpoints, ASGI and uvicorn."""
 
 from __future__ import annotations
 
@@ -6,45 +6,121 @@ import asyncio
 import re
 import signal
 import sys
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from gateway.errors import BodyTooLarge, GatewayError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from types import FrameType
 
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    # Answers a body, or refuses it; the second argument is the request's id.
+    Answer = Callable[[bytes | GatewayError, str, Send], Coroutine[Any, Any, None]]
+
 DRAIN_SECONDS = 60
+MAX_BODY_BYTES = 64 * 1024 * 1024
 
 _MAX_MODEL_LEN = 131_072
 _SANE_ID = re.compile(r"[\w.:-]{1,128}")
 
 
-class Raw:
-    """An ASGI call that Starlette's router does not take for a request handler: disconnects need it raw."""
+def vllm_app(
+    answers: Mapping[str, Answer],
+    *,
+    model: str,
+    version: str,
+    owner: str,
+    healthy: Callable[[], bool],
+    metrics: Callable[[], str],
+    lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
+    more: Sequence[Route] = (),
+) -> Starlette:
+    """Build an ASGI application with vLLM's endpoints.
 
-    def __init__(self, call: Callable[[Scope, Receive, Send], Any]) -> None:
-        self._call = call
+    Args:
+        answers: by path, what answers the POST requests there; it is cancelled when the client leaves.
+        model: the name that is served.
+        version: what GET /version tells.
+        owner: what GET /v1/models calls the model's owner.
+        healthy: returns whether GET /health is 200, and not 503.
+        metrics: returns GET /metrics.
+        lifespan: Starlette's.
+        more: further endpoints.
+    """
+    card = {
+        "id": model,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": owner,
+        "root": model,
+        "parent": None,
+        "max_model_len": _MAX_MODEL_LEN,
+        "permission": [],
+    }
+
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [card]})
+
+    async def health(_: Request) -> Response:
+        return Response(status_code=200 if healthy() else 503)
+
+    async def version_page(_: Request) -> Response:
+        return JSONResponse({"version": version})
+
+    async def metrics_page(_: Request) -> Response:
+        return Response(metrics(), media_type="text/plain; version=0.0.4")
+
+    routes = [
+        *(Route(path, _Completions(answer), methods=["POST"]) for path, answer in answers.items()),
+        Route("/v1/models", models),
+        Route("/health", health),
+        Route("/version", version_page),
+        Route("/metrics", metrics_page),
+        *more,
+    ]
+    return Starlette(
+        routes=routes, exception_handlers={404: _not_served, 405: _not_served}, lifespan=lifespan
+    )
+
+
+class _Completions:
+    """An endpoint that reads a body and answers it while its client stays connected.
+
+    An object, to which Starlette passes ASGI's own arguments; a function would get a request, which does not
+    tell that the client leaves.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the call on."""
-        await self._call(scope, receive, send)
+        body = await read_body(receive, MAX_BODY_BYTES)
+        if body is not None:
+            await answer_while_connected(self._answer(body, request_id(scope), send), receive)
+
+
+def _not_served(_: Request, error: Any) -> Response:
+    """Answer an unknown path or method as vLLM does."""
+    return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
 
 
 class _Draining(uvicorn.Server):
-    """Between the signal and the end it goes on listening, as vLLM does, for as long as `drain` takes.
+    """Goes on listening between the signal and the end, as vLLM does, for as long as `drain` takes.
 
-    Whoever presses Ctrl-C again does not want to wait for that.
+    A second Ctrl-C ends it at once.
     """
 
     def __init__(self, config: uvicorn.Config, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -138,26 +214,6 @@ def request_id(scope: Scope) -> str:
     if _SANE_ID.fullmatch(sent):
         return sent
     return uuid.uuid4().hex[:16]
-
-
-def not_served(_: Request, error: Any) -> Response:
-    """Answer an unknown path or method as vLLM does."""
-    return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
-
-
-def model_list(model: str, created: int, owned_by: str) -> Response:
-    """Answer GET /v1/models as vLLM does; `created` is in seconds since 1970."""
-    card = {
-        "id": model,
-        "object": "model",
-        "created": created,
-        "owned_by": owned_by,
-        "root": model,
-        "parent": None,
-        "max_model_len": _MAX_MODEL_LEN,
-        "permission": [],
-    }
-    return JSONResponse({"object": "list", "data": [card]})
 
 
 async def send_start(send: Send, status: int, media_type: bytes, length: int | None = None) -> None:

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class ModelResponse:
-    """One response: its frame, and as much of its text as has been sent."""
 
-    def __init__(self, model: str, id: str, input_tokens: int, tool: str | None = None) -> None:
+class ResponseAnswer:
+    """The JSON of one response, and as much of its text as has been sent; see `vllm_json.CompletionAnswer`.
+
+    Unlike a completion's, a response's pieces are counted, so that each event has its number. Of speculation
+    vLLM tells nothing here.
+    """
+
+    def __init__(self, id: str, model: str, prompt_tokens: int, tool: str | None = None) -> None:
         """Begin one.
 
         Args:
-            model: the served model's name.
             id: names the request.
-            input_tokens: tokens of the prompt, its images' among them.
+            model: the served model's name.
+            prompt_tokens: tokens of the prompt, its images' among them.
             tool: the function that is called with the text; None where the text is the answer.
         """
         self._id = id
-        self._input_tokens = input_tokens
+        self._input_tokens = prompt_tokens
         self._tool = tool
         self._item_id = f"{'msg' if tool is None else 'fc'}_{id}"
-        self._text: list[str] = []
+        self._place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
+        self._texts: list[str] = []
         self._events = 0
         self._head = {
             "id": f"resp_{id}",
@@ -43,59 +51,63 @@ class ModelResponse:
             "truncation": "disabled",
         }
 
-    def whole(self, text: str, *, tokens: int, cut: bool) -> bytes:
-        """The response that is not streamed; `tokens` of text, `cut` at the limit."""
-        return msgspec.json.encode(self._ended([text], tokens, cut))
+    def whole(
+        self, text: str, *, tokens: int, finish_reason: str, speculation: Mapping[str, Any] | None = None
+    ) -> bytes:
+        """Return the response that is not streamed: `tokens` of text, and why it ended."""
+        return msgspec.json.encode(self._ended(text, tokens, finish_reason))
 
     def accepted(self) -> bytes:
-        """What vLLM sends at once, before it does anything."""
-        begun = {
-            **self._head,
-            "status": "in_progress",
-            "incomplete_details": None,
-            "output": [],
-            "usage": None,
-        }
-        return self._event("response.created", response=begun) + self._event(
-            "response.in_progress", response=begun
-        )
+        """Return what vLLM streams at once, before it does anything."""
+        begun: dict[str, Any] = {**self._head, "status": "in_progress", "incomplete_details": None}
+        begun |= {"output": [], "usage": None}
+        return self._event("created", response=begun) + self._event("in_progress", response=begun)
 
     def opening(self) -> bytes:
-        """What comes with the first token."""
+        """Return what is streamed before the first text."""
         item = self._item("", "in_progress")
         if self._tool is not None:
-            return self._event("response.output_item.added", output_index=0, item=item)
-        added = self._event("response.output_item.added", output_index=0, item={**item, "content": []})
-        return added + self._event("response.content_part.added", **self._place(), part=_part(""))
+            return self._event("output_item.added", output_index=0, item=item)
+        added = self._event("output_item.added", output_index=0, item={**item, "content": []})
+        return added + self._event("content_part.added", **self._place, part=_part(""))
 
-    def piece(self, text: str) -> bytes:
-        """An event with a piece of the text."""
-        self._text.append(text)
+    def piece(self, text: str, *, tokens: int = 0, finish_reason: str | None = None) -> bytes:
+        """Return an event with more text; nothing where there is none."""
+        if not text:
+            return b""
+        self._texts.append(text)
         if self._tool is not None:
             return self._event(
-                "response.function_call_arguments.delta", item_id=self._item_id, output_index=0, delta=text
+                "function_call_arguments.delta", item_id=self._item_id, output_index=0, delta=text
             )
-        return self._event("response.output_text.delta", **self._place(), delta=text, logprobs=[])
+        return self._event("output_text.delta", **self._place, delta=text, logprobs=[])
 
-    def closing(self, *, tokens: int, cut: bool) -> bytes:
-        """The last events; vLLM calls an answer that was cut completed, too, and only its status tells."""
-        text = "".join(self._text)
+    def closing(
+        self, *, tokens: int, finish_reason: str, speculation: Mapping[str, Any] | None = None
+    ) -> bytes:
+        """Return the last events; also a response that was cut is `completed`, and only its status tells."""
+        text = "".join(self._texts)
         if self._tool is not None:
             done = self._event(
-                "response.function_call_arguments.done", item_id=self._item_id, output_index=0, arguments=text
+                "function_call_arguments.done", item_id=self._item_id, output_index=0, arguments=text
             )
         else:
-            done = self._event("response.output_text.done", **self._place(), text=text, logprobs=[])
-            done += self._event("response.content_part.done", **self._place(), part=_part(text))
-        done += self._event("response.output_item.done", output_index=0, item=self._item(text, "completed"))
-        return done + self._event("response.completed", response=self._ended(self._text, tokens, cut))
+            done = self._event("output_text.done", **self._place, text=text, logprobs=[])
+            done += self._event("content_part.done", **self._place, part=_part(text))
+        done += self._event("output_item.done", output_index=0, item=self._item(text, "completed"))
+        return done + self._event("completed", response=self._ended(text, tokens, finish_reason))
 
-    def _ended(self, text: list[str], tokens: int, cut: bool) -> dict[str, Any]:
+    def broken(self, error: bytes) -> bytes:
+        """Return the last event of a stream that breaks off; `error` is the error's JSON."""
+        return b"event: error\ndata: %s\n\n" % error
+
+    def _ended(self, text: str, tokens: int, finish_reason: str) -> dict[str, Any]:
+        cut = finish_reason == "length"
         return {
             **self._head,
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "output": [self._item("".join(text), "completed")],
+            "output": [self._item(text, "completed")],
             "usage": {
                 "input_tokens": self._input_tokens,
                 "input_tokens_details": {"cached_tokens": 0},
@@ -106,24 +118,16 @@ class ModelResponse:
         }
 
     def _item(self, text: str, status: str) -> dict[str, Any]:
+        head = {"id": self._item_id, "status": status}
         if self._tool is None:
-            shape = {"type": "message", "role": "assistant", "content": [_part(text)]}
-        else:
-            shape = {
-                "type": "function_call",
-                "call_id": f"call_{self._id}",
-                "name": self._tool,
-                "arguments": text,
-            }
-        return {"id": self._item_id, "status": status, **shape}
-
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._item_id, "output_index": 0, "content_index": 0}
+            return {**head, "type": "message", "role": "assistant", "content": [_part(text)]}
+        call_id = f"call_{self._id}"
+        return {**head, "type": "function_call", "call_id": call_id, "name": self._tool, "arguments": text}
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         number, self._events = self._events, self._events + 1
-        data = msgspec.json.encode({"type": kind, "sequence_number": number, **fields})
-        return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
+        event = {"type": f"response.{kind}", "sequence_number": number, **fields}
+        return b"event: response.%s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(event))
 
 
 def _part(text: str) -> dict[str, Any]:

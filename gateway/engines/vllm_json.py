@@ -1,7 +1,10 @@
-"""Pieces of vLLM's answers that every engine's replies are made of."""
+"""vLLM's answers to completion requests, whole and as events, for the engines that ship along; its errors."""
 
 from __future__ import annotations
 
+import time
+import uuid
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,44 +17,137 @@ DONE = b"data: [DONE]\n\n"
 _ERROR_TYPES = {400: "BadRequestError", 404: "NotFoundError", 503: "ServiceUnavailableError"}
 
 
-def event(head: Mapping[str, Any], choices: list[dict[str, Any]], **more: Any) -> bytes:
-    """Write a stream's event: `head` (id, object, created, model), choices, and what else there is."""
-    return b"data: %s\n\n" % msgspec.json.encode({**head, "choices": choices, **more})
+@dataclass(frozen=True, slots=True)
+class CompletionAnswer:
+    """The JSON of one answer, but for its text; `responses_api.ResponseAnswer` has the same methods.
+
+    Attributes:
+        id: `chatcmpl-` or `cmpl-`, and the request's id.
+        model: the served model's name.
+        prompt_tokens: tokens of the prompt, its images' among them.
+        chat: the request has messages, not a prompt.
+        tool: the function that is called with the text; None where the text is the answer.
+        include_usage: a stream ends with its token usage.
+        continuous_usage: each event tells the usage so far, too.
+        fingerprint: names the simulation, if it is one; then an answer may also tell of its speculation.
+        created: seconds since 1970.
+    """
+
+    id: str
+    model: str
+    prompt_tokens: int
+    chat: bool = True
+    tool: str | None = None
+    include_usage: bool = False
+    continuous_usage: bool = False
+    fingerprint: str | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(
+        self, text: str, *, tokens: int, finish_reason: str, speculation: Mapping[str, Any] | None = None
+    ) -> bytes:
+        """Return the answer that is not streamed: `tokens` of text, and why it ended."""
+        if not self.chat:
+            choice = {**_text_choice(text, finish_reason), "prompt_logprobs": None}
+        else:
+            message: dict[str, Any] = {"role": "assistant", "content": text}
+            if self.tool is not None:
+                message |= {"content": "", "tool_calls": [self._tool_call(text)]}
+            choice = {
+                "index": 0,
+                "message": message,
+                "logprobs": None,
+                "finish_reason": finish_reason,
+                "stop_reason": None,
+            }
+        answer = {**self._head("chat.completion"), "choices": [choice]}
+        if self.fingerprint is not None:
+            answer["system_fingerprint"] = self.fingerprint
+        answer["usage"] = self._usage(tokens)
+        if self.fingerprint is not None:
+            answer["metrics"] = None if speculation is None else {"speculative_decoding": speculation}
+        return msgspec.json.encode(answer)
+
+    def accepted(self) -> bytes:
+        """Return what is streamed before anything is done: nothing."""
+        return b""
+
+    def opening(self) -> bytes:
+        """Return what is streamed before the first text: an event that names the role, of a chat."""
+        if not self.chat:
+            return b""
+        opening = self._delta({"role": "assistant", "content": ""})
+        if self.tool is not None:
+            opening += self._delta({"tool_calls": [{"index": 0, **self._tool_call("")}]})
+        return opening
+
+    def piece(self, text: str, *, tokens: int = 0, finish_reason: str | None = None) -> bytes:
+        """Return an event with more text, after which there are `tokens`; the last one tells why it ended."""
+        if not self.chat:
+            return self._event([_text_choice(text, finish_reason)], **self._usage_so_far(tokens))
+        delta: dict[str, Any] = {"content": text}
+        if self.tool is not None and finish_reason is None:
+            delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        return self._delta(delta, tokens, finish_reason)
+
+    def closing(
+        self, *, tokens: int, finish_reason: str, speculation: Mapping[str, Any] | None = None
+    ) -> bytes:
+        """Return what is streamed last: usage and speculation where asked for, and the end mark."""
+        if not self.include_usage:
+            return DONE
+        more: dict[str, Any] = {"usage": self._usage(tokens)}
+        if speculation is not None:
+            more["metrics"] = {"speculative_decoding": speculation}
+        if self.fingerprint is not None:
+            more["system_fingerprint"] = self.fingerprint
+        return self._event([], **more) + DONE
+
+    def broken(self, error: bytes) -> bytes:
+        """Return the last events of a stream that breaks off; `error` is the error's JSON."""
+        return b"data: %s\n\n%s" % (error, DONE)
+
+    def _head(self, chat_object: str) -> dict[str, Any]:
+        kind = chat_object if self.chat else "text_completion"
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        event = {**self._head("chat.completion.chunk"), "choices": choices, **more}
+        return b"data: %s\n\n" % msgspec.json.encode(event)
+
+    def _delta(self, delta: Mapping[str, Any], tokens: int = 0, finish_reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return self._event([choice], **self._usage_so_far(tokens))
+
+    def _tool_call(self, arguments: str) -> dict[str, Any]:
+        return {
+            "id": f"chatcmpl-tool-{uuid.uuid5(uuid.NAMESPACE_OID, self.id).hex[:16]}",
+            "type": "function",
+            "function": {"name": self.tool, "arguments": arguments},
+        }
+
+    def _usage(self, tokens: int) -> dict[str, int]:
+        total = self.prompt_tokens + tokens
+        return {"prompt_tokens": self.prompt_tokens, "total_tokens": total, "completion_tokens": tokens}
+
+    def _usage_so_far(self, tokens: int) -> dict[str, Any]:
+        return {"usage": self._usage(tokens)} if self.continuous_usage else {}
 
 
-def chunk_choice(delta: Mapping[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-    """Return the one choice of a chat stream's event."""
-    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-
-
-def whole_choice(message: Mapping[str, Any], finish_reason: str) -> dict[str, Any]:
-    """Return the one choice of a chat answer that is not streamed."""
+def _text_choice(text: str, finish_reason: str | None) -> dict[str, Any]:
     return {
         "index": 0,
-        "message": message,
+        "text": text,
         "logprobs": None,
         "finish_reason": finish_reason,
         "stop_reason": None,
     }
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    """Return the token usage of an answer."""
-    return {
-        "prompt_tokens": prompt_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "completion_tokens": completion_tokens,
-    }
-
-
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """Write vLLM's error object; its `code` is the HTTP status."""
-    error = {
-        "message": message,
-        "type": _ERROR_TYPES.get(status, "InternalServerError"),
-        "param": param,
-        "code": status,
-    }
+    """Return vLLM's error object; its `code` is the HTTP status."""
+    kind = _ERROR_TYPES.get(status, "InternalServerError")
+    error = {"message": message, "type": kind, "param": param, "code": status}
     return msgspec.json.encode({"error": error})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from prometheus_client.registry import Collector
 from gateway.wire.vllm.engine import SIMULATED_MARK, Simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from prometheus_client.core import Metric
 
@@ -124,29 +125,27 @@ class _Page(Collector):
             yield GaugeMetricFamily("simulated:time_scale", scale, self._simulated.time_scale)
         if counts.speculation is not None:
             yield from self._drafted(counts.speculation)
-        yield self._gauge(
-            "num_requests_running", "Number of requests in model execution batches.", counts.running
-        )
-        yield self._gauge(
-            "num_requests_waiting", "Number of requests waiting to be processed.", counts.waiting
-        )
+        text = "Number of requests in model execution batches."
+        yield self._family(GaugeMetricFamily, "num_requests_running", text, counts.running)
+        text = "Number of requests waiting to be processed."
+        yield self._family(GaugeMetricFamily, "num_requests_waiting", text, counts.waiting)
         if counts.awake is not None:
             text = (
                 "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; "
                 "weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2."
             )
             states = {"awake": counts.awake, "weights_offloaded": not counts.awake, "discard_all": False}
-            yield self._family(GaugeMetricFamily, "engine_sleep_state", text, "sleep_state", states)
+            yield self._family(GaugeMetricFamily, "engine_sleep_state", text, states, "sleep_state")
         if counts.kv_usage is not None:
             text = "KV-cache usage. 1 means 100 percent usage."
-            yield self._gauge("kv_cache_usage_perc", text, counts.kv_usage)
-        yield self._counter("prompt_tokens", "Number of prefill tokens processed.", counts.prompt_tokens)
-        yield self._counter(
-            "generation_tokens", "Number of generation tokens processed.", counts.generation_tokens
-        )
+            yield self._family(GaugeMetricFamily, "kv_cache_usage_perc", text, counts.kv_usage)
+        text = "Number of prefill tokens processed."
+        yield self._family(CounterMetricFamily, "prompt_tokens", text, counts.prompt_tokens)
+        text = "Number of generation tokens processed."
+        yield self._family(CounterMetricFamily, "generation_tokens", text, counts.generation_tokens)
         finished = {reason: counts.finished.get(reason, 0) for reason in FINISH_REASONS}
         text = "Count of successfully processed requests."
-        yield self._family(CounterMetricFamily, "request_success", text, "finished_reason", finished)
+        yield self._family(CounterMetricFamily, "request_success", text, finished, "finished_reason")
         for latency in counts.latencies:
             family = HistogramMetricFamily(f"vllm:{latency.name}", latency.help, labels=list(self._labels))
             bounds = zip(
@@ -156,36 +155,26 @@ class _Page(Collector):
             yield family
 
     def _drafted(self, speculation: Speculation) -> Iterator[Metric]:
-        name = "spec_decode_num"
-        yield self._counter(f"{name}_drafts", "Number of spec decoding drafts.", speculation.drafts)
-        yield self._counter(f"{name}_draft_tokens", "Number of draft tokens.", speculation.draft_tokens or 0)
-        yield self._counter(f"{name}_accepted_tokens", "Number of accepted tokens.", speculation.accepted)
         positions = {str(place): count for place, count in enumerate(speculation.accepted_per_position)}
-        text = "Accepted tokens per draft position."
-        yield self._family(
-            CounterMetricFamily, f"{name}_accepted_tokens_per_pos", text, "position", positions
-        )
-
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
-        return family
-
-    def _counter(self, name: str, text: str, value: float) -> Metric:
-        family = CounterMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
-        return family
+        for name, text, value, label in (
+            ("drafts", "Number of spec decoding drafts.", speculation.drafts, ""),
+            ("draft_tokens", "Number of draft tokens.", speculation.draft_tokens or 0, ""),
+            ("accepted_tokens", "Number of accepted tokens.", speculation.accepted, ""),
+            ("accepted_tokens_per_pos", "Accepted tokens per draft position.", positions, "position"),
+        ):
+            yield self._family(CounterMetricFamily, f"spec_decode_num_{name}", text, value, label)
 
     def _family(
         self,
         kind: type[GaugeMetricFamily | CounterMetricFamily],
         name: str,
         text: str,
-        label: str,
-        values: Mapping[str, float],
+        value: float | Mapping[str, float],
+        label: str = "",
     ) -> Metric:
-        """Make a family with one more label, and a sample for each of its values."""
-        family = kind(f"vllm:{name}", text, labels=[*self._labels, label])
-        for value, count in values.items():
-            family.add_metric([*self._labels.values(), value], count)
+        """Make a family of one sample, or of one more `label` and a sample for each of its values."""
+        values = value.items() if isinstance(value, Mapping) else [("", value)]
+        family = kind(f"vllm:{name}", text, labels=[*self._labels, *([label] if label else [])])
+        for place, count in values:
+            family.add_metric([*self._labels.values(), *([place] if label else [])], count)
         return family

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    import socket
+    from asyncio import StreamReader, StreamWriter
 
 # The gateway's own work goes first where both share a core.
 _NICENESS = 10
-# Where Python and its libraries are found; of the gateway's variables no other, since some hold keys.
+# Where Python and its libraries are found. No other variable of the gateway's: some hold keys.
 _PASSED_ON = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH")
 _SETTINGS = {
     "OPENBLAS_NUM_THREADS": "1",  # numpy's own threads would not help, and each takes memory
@@ -25,44 +27,59 @@ _SETTINGS = {
 }
 
 
-def start(module: str, end: socket.socket, room: int) -> subprocess.Popen[bytes]:
-    """Start a module as a program; it is asked, and tells, over one end of a pair of sockets.
+class ConfinedProcess(NamedTuple):
+    """A process, what it answers, and where requests to it are written."""
+
+    process: subprocess.Popen[bytes]
+    responses: StreamReader
+    requests: StreamWriter
+
+
+async def start(module: str, room: int) -> ConfinedProcess:
+    """Start a module as a program whose standard input and output is a socket.
 
     Args:
-        module: its name; see `outlive_signals` and `confine`.
-        end: which is its standard input and output.
-        room: the bytes of memory that it may take, as its argument.
+        module: its name; it calls `outlive_signals` and `confine` itself.
+        room: the bytes of memory that it may take, which it gets as its argument.
 
     Raises:
         OSError: it cannot be started.
     """
-    # Not by the event loop: uvloop forks, which stops a gateway that holds a gigabyte for 30 ms and more.
-    return subprocess.Popen(  # noqa: S603 - nothing of it comes from outside
-        [sys.executable, "-m", module, str(room)],
-        stdin=end.fileno(),
-        stdout=end.fileno(),
-        env={name: os.environ[name] for name in _PASSED_ON if name in os.environ} | _SETTINGS,
-        start_new_session=True,  # Ctrl-C is for the gateway, which lets its requests end first
-    )
+    ours, theirs = socket.socketpair()
+    with theirs:
+        responses, requests = await asyncio.open_unix_connection(sock=ours)
+        try:
+            # Not by the event loop: uvloop forks, which stops a gateway that holds a gigabyte for 30 ms.
+            process = subprocess.Popen(  # noqa: S603, ASYNC220 - nothing of it comes from outside; it takes 1 ms
+                [sys.executable, "-m", module, str(room)],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                env={name: os.environ[name] for name in _PASSED_ON if name in os.environ} | _SETTINGS,
+                start_new_session=True,  # Ctrl-C is for the gateway, which first lets its requests end
+            )
+        except OSError:
+            requests.close()
+            raise
+    return ConfinedProcess(process, responses, requests)
 
 
 def outlive_signals() -> None:
-    """Go on at a stop, which reaches all of a service's processes: the gateway drains, and ends this one."""
+    """Ignore the signals that stop a service: all its processes get them, but the gateway ends this one."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
 
 
 def confine(room: int) -> None:
-    """Take the process away what it does not need to read files that others sent.
+    """Take from this process what reading other people's files does not need.
 
     Args:
-        room: bytes of memory that may be taken beyond what it has by now.
+        room: bytes of memory that it may take beyond what it has now.
     """
     os.nice(_NICENESS)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core holds documents
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # what libraries say may quote them
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold documents
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # libraries' messages may quote them
     with suppress(OSError, ValueError):  # not Linux
-        # Where the machine's memory runs out, this process is to end and not the gateway.
+        # Where the machine's memory runs out, this process is killed and not the gateway.
         Path("/proc/self/oom_score_adj").write_text("1000")
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + room

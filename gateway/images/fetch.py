@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     Lookup = Callable[[str, int], Iterable[str]]
 
 log = logging.getLogger(__name__)
+# Both log the URLs they ask for, and a client's URL may hold a secret.
+for _library in ("httpx", "httpcore"):
+    logging.getLogger(_library).setLevel(logging.WARNING)
 
 _MAX_REDIRECTS = 3
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))

@@ -1,4 +1,4 @@
-"""Reads and looks at images beside the event loop, and only as far as is asked for."""
+"""Inspects images off the event loop, each only as far as is asked for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from gateway.images.turns import Turns
-from gateway.images.worker_pool import Lookers
+from gateway.images.fair_limiter import FairLimiter
+from gateway.images.worker_pool import WorkerPool
 from gateway.wire.image import headers
 
 if TYPE_CHECKING:
@@ -17,43 +17,42 @@ if TYPE_CHECKING:
     from gateway.wire.image.headers import DataUrl, ImageInfo
 
 T = TypeVar("T")
-D = TypeVar("D", bound="Buffer")
 
-# Images that are looked at at a time, each by a process, and read at a time, each by a thread.
-LOOKERS = 2
+# Images that are decoded at once, each in a process, and whose headers are read at once, each in a thread.
+WORKERS = 2
 _READERS = 2
-# As text. Up to this, reading an image costs a millisecond, or five where it is made to; and a thread would
-# get to run only after many times that where the event loop is busy.
-_INLINE_BYTES = 4 * 1024 * 1024
-# What all images that are decoded at a time may take. One that needs more is not looked at.
+# A header is read at once where its image's text is no longer than this: it takes a millisecond, five for a
+# hostile image. Where the event loop is busy, a thread would get to run only after many times that.
+INLINE_BYTES = 4 * 1024 * 1024
+# The memory of all images that are decoded at once. An image that needs more is not decoded.
 DECODING_BYTES = 512 * 1024 * 1024
-# What a process may take: that, and the encoded image, as it came and as it is read.
-_LOOKER_BYTES = DECODING_BYTES + 256 * 1024 * 1024
+# The memory of a process: that, and the encoded image, as it came and as it is read.
+_WORKER_BYTES = DECODING_BYTES + 256 * 1024 * 1024
 _READING_BYTES = 1024 * 1024 * 1024
 
 
-class Vision:
-    """Who reads and looks at images, a few at a time."""
+class ImageInspector:
+    """Reads images' headers, decodes images and guesses their routes, a few at a time."""
 
     def __init__(self, patience_s: float = 5.0) -> None:
         """Start nothing yet.
 
         Args:
-            patience_s: how many seconds a request waits for it.
+            patience_s: how many seconds a request waits for a guess.
         """
         self.patience_s = patience_s
-        self._lookers = Lookers(_LOOKER_BYTES)
-        self._reading = Turns(_READERS, _READING_BYTES)
-        self._looking = Turns(LOOKERS, DECODING_BYTES)
+        self._workers = WorkerPool(_WORKER_BYTES)
+        self._reading = FairLimiter(_READERS, _READING_BYTES)
+        self._decoding = FairLimiter(WORKERS, DECODING_BYTES)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._lookers.__aexit__()
+        await self._workers.__aexit__()
 
     async def guess(self, url: Buffer, *, weight: int = 0, client: str = "") -> LayoutGuess | None:
-        """Return the route that an image looks like; None where that cannot be told soon enough.
+        """Return the route that an image looks like; None where that cannot be found out soon enough.
 
         Args:
             url: the image's data URL.
@@ -64,29 +63,27 @@ class Vision:
             BadImage: its pixels cannot be decoded.
         """
         until = asyncio.get_running_loop().time() + self.patience_s
-        return await self._in_time(until, client, weight, functools.partial(self._lookers.guess, url))
+        return await self._in_time(until, client, weight, functools.partial(self._workers.guess, url))
 
     async def read(
-        self, make: Callable[[D], DataUrl], data: D, *, max_pixels: int, client: str = ""
+        self, make: Callable[[headers.T], DataUrl], data: headers.T, *, max_pixels: int, client: str = ""
     ) -> tuple[DataUrl, ImageInfo]:
-        """Read an image's header and tail.
+        """Read a large image's header and tail, in a thread; see INLINE_BYTES.
 
         Args:
             make: makes a data URL of `data`: parse_data_url, from_whole_url or as_data_url.
             data: an image or its URL.
-            max_pixels: as for wire.images.inspect.
+            max_pixels: as for wire.image.headers.inspect.
             client: who asks.
 
         Raises:
             BadImage: it must not be decoded, or cannot be.
         """
-        if len(data) <= _INLINE_BYTES:
-            return _read(make, data, max_pixels)
-        work = functools.partial(asyncio.to_thread, _read, make, data, max_pixels)
+        work = functools.partial(asyncio.to_thread, headers.read, make, data, max_pixels=max_pixels)
         return await self._reading.run(client, len(data), work)
 
     async def decode(self, data: Buffer, until: float, *, weight: int, client: str = "") -> None:
-        """See whether an image in doubt is whole. Where that cannot be told in time, the engine will tell.
+        """Check that a doubtful image is whole. Where that takes too long, the engine will find out.
 
         Args:
             data: the encoded image.
@@ -97,20 +94,15 @@ class Vision:
         Raises:
             BadImage: its pixels cannot be decoded.
         """
-        await self._in_time(until, client, weight, functools.partial(self._lookers.check, data))
+        await self._in_time(until, client, weight, functools.partial(self._workers.check, data))
 
     async def _in_time(
         self, until: float, client: str, weight: int, work: Callable[[], Coroutine[None, None, T]]
     ) -> T | None:
-        if weight > self._looking.room:
+        if weight > self._decoding.capacity:
             return None
         try:
             async with asyncio.timeout_at(until):
-                return await self._looking.run(client, weight, work)
+                return await self._decoding.run(client, weight, work)
         except TimeoutError:
             return None
-
-
-def _read(make: Callable[[D], DataUrl], data: D, max_pixels: int) -> tuple[DataUrl, ImageInfo]:
-    url = make(data)
-    return url, headers.inspect(url.data, max_pixels=max_pixels)

@@ -1,7 +1,7 @@
-"""Inspects images, and is the program of the process that does so (`python -m gateway.images.worker`).
+"""Decodes and classifies images; the program of a process (`python -m gateway.images.worker`).
 
-Reading a hostile file is what image libraries are attacked by. This process holds nothing else: no keys, no
-other request, and its answers are a line of JSON each, in which nothing can be hidden that the gateway runs.
+Image libraries are attacked with hostile files. This process holds nothing else: no keys and no other
+request. Each of its responses is a line of JSON, in which nothing can hide that the gateway would run.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from gateway.wire.image.pixels import thumbnail
 if TYPE_CHECKING:
     from gateway.model import LayoutGuess
 
-# What comes before each image: whether its route is asked for, and how many bytes follow. They are then its
-# data URL, which need not be decoded before its turn has come; else the encoded image itself.
-HEAD = struct.Struct(">?Q")
+# What precedes each image: whether its route is asked for, and how many bytes follow. Where it is, they are
+# the image's data URL, which is decoded here and not in the gateway; else they are the encoded image.
+REQUEST_HEAD = struct.Struct(">?Q")
 
 
-class Answer(msgspec.Struct, omit_defaults=True):
-    """What came of an image.
+class Inspection(msgspec.Struct, omit_defaults=True):
+    """What was found out about an image.
 
     Attributes:
-        route: that it looks like; empty where that was not asked for.
+        route: the one it looks like; empty where that was not asked for.
         confidence: 0 to 1.
-        refused: why it cannot be decoded, in the words of a BadImage.
-        code: that one's.
-        failed: why nothing can be told of it.
+        refused: why it cannot be decoded, as a BadImage's message; empty where it can.
+        code: that error's code.
+        failed: why nothing was found out; empty where something was.
     """
 
     route: str = ""
@@ -55,7 +55,7 @@ def layout_model() -> LayoutModel:
     )
 
 
-def look(data: bytes, model: LayoutModel) -> LayoutGuess:
+def guess_layout(data: bytes, model: LayoutModel) -> LayoutGuess:
     """Return the route that an encoded image looks like; blocks while it decodes.
 
     Raises:
@@ -64,26 +64,26 @@ def look(data: bytes, model: LayoutModel) -> LayoutGuess:
     return layout.guess(thumbnail(data, layout.THUMBNAIL_SIDE), model)
 
 
-def answers(asked: BinaryIO, told: BinaryIO, model: LayoutModel) -> None:
-    """Look at one image after the other until no more are asked for."""
-    while head := asked.read(HEAD.size):
-        guess, size = HEAD.unpack(head)
-        answer = _answer(asked.read(size), model if guess else None)
-        told.write(msgspec.json.encode(answer) + b"\n")
-        told.flush()
+def serve(requests: BinaryIO, responses: BinaryIO, model: LayoutModel) -> None:
+    """Inspect one image after the other until the requests end."""
+    while head := requests.read(REQUEST_HEAD.size):
+        guess, size = REQUEST_HEAD.unpack(head)
+        inspection = _inspect(requests.read(size), model if guess else None)
+        responses.write(msgspec.json.encode(inspection) + b"\n")
+        responses.flush()
 
 
-def _answer(data: bytes, model: LayoutModel | None) -> Answer:
+def _inspect(data: bytes, model: LayoutModel | None) -> Inspection:
     try:
         if model is None:
             thumbnail(data, layout.THUMBNAIL_SIDE)
-            return Answer()
-        found = look(headers.parse_data_url(data).data, model)
+            return Inspection()
+        guess = guess_layout(headers.parse_data_url(data).data, model)
     except BadImage as error:
-        return Answer(refused=error.message, code=error.code or "")
+        return Inspection(refused=error.message, code=error.code or "")
     except MemoryError:
-        return Answer(failed="needs more memory than it may have")
-    return Answer(found.route, found.confidence)
+        return Inspection(failed="needs more memory than it may have")
+    return Inspection(guess.route, guess.confidence)
 
 
 def main(room: int) -> None:
@@ -96,8 +96,8 @@ def main(room: int) -> None:
     model = layout_model()
     Image.init()  # loads the formats' modules
     confine(room)
-    with suppress(BrokenPipeError):  # the gateway is gone
-        answers(sys.stdin.buffer, sys.stdout.buffer, model)
+    with suppress(BrokenPipeError):  # the gateway has ended
+        serve(sys.stdin.buffer, sys.stdout.buffer, model)
 
 
 if __name__ == "__main__":

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import logging
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
-from gateway.api.connection import Connections, Protocol
+from gateway.api.connection import ClientConnection
+from gateway.api.connection_registry import ConnectionRegistry
 from gateway.policy.admit.connection_limits import capacity, files_needed
-from gateway.server.app import Gateway, report_failure
+from gateway.server.app import Gateway
+from gateway.server.background import report_failure
+from gateway.server.drain import drain
 from gateway.server.machine import keep_memory, return_memory
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
     from pathlib import Path
     from types import FrameType
 
@@ -42,13 +45,13 @@ def allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-class Server(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """A server that drains the gateway before it stops; a second signal stops it at once.
 
     The admin port, where there is one, is a second listener of the same application, open until the end.
     """
 
-    server_state: Connections
+    server_state: ConnectionRegistry  # type: ignore[assignment]
 
     def __init__(self, gateway: Gateway, host: str = "127.0.0.1", port: int = 0, *, worker: int = 0) -> None:
         """Make one; `serve` or `run` start it.
@@ -59,13 +62,14 @@ class Server(uvicorn.Server):
             port: 0 for a free one.
             worker: its number among several, each of which has an admin port of its own.
         """
-        super().__init__(_settings(gateway, host, port))
+        super().__init__(_settings(gateway, host, port, self._accept))
         self._gateway = gateway
         first = gateway.state.fleet.config.server.admin_port
         self._admin_port = None if first is None else first + worker
         self._stopping: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.server_state = Connections(lambda: gateway.state.fleet.config.limits, self.capacity)
+        self._checked: Config | None = None
+        self.server_state = ConnectionRegistry(lambda: gateway.state.fleet.config.limits, self.capacity)
 
     def capacity(self) -> int:
         """Return how many clients may be connected."""
@@ -84,7 +88,8 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Look after the connections."""
         if counter % _LOOK_TICKS == 0:
-            self.server_state.look()
+            self.server_state.check()
+            self._check_open_files()
         if counter % _RETURN_TICKS == 0:
             return_memory()
         return await super().on_tick(counter)
@@ -96,6 +101,10 @@ class Server(uvicorn.Server):
             return
         self._loop.call_soon_threadsafe(self._stop, sig != signal.SIGINT)
 
+    def _accept(self, **_: object) -> ClientConnection:
+        """Return what is to have a new connection; what uvicorn tells is for connections of its own."""
+        return ClientConnection(self._gateway.application, self.server_state)
+
     def _stop(self, linger: bool) -> None:
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._drain(linger))
@@ -103,14 +112,14 @@ class Server(uvicorn.Server):
 
     async def _drain(self, linger: bool) -> None:
         try:
-            await self._gateway.drain(self.server_state, linger=linger)
+            await drain(self._gateway.state, self.server_state, linger=linger)
         finally:
             self.should_exit = True
 
     async def _listen_for_admins(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
-        accept = functools.partial(
-            Protocol, self.config, self.server_state, self.lifespan.state, _loop=loop, admin=True
-        )
+        def accept() -> ClientConnection:
+            return ClientConnection(self._gateway.application, self.server_state, admin=True)
+
         try:
             self.servers.append(await loop.create_server(accept, self.config.host, port, backlog=BACKLOG))
         except OSError as error:
@@ -125,7 +134,11 @@ class Server(uvicorn.Server):
         return sum(pools[engine.pool].max_load for engine in state.engines() if engine.pool in pools)
 
     def _check_open_files(self) -> None:
+        """Warn where a configuration may come to need more files than the process may open."""
         config, files = self._gateway.state.fleet.config, _open_files()
+        if config is self._checked:
+            return
+        self._checked = config
         waiting = sum(route.queue.max_waiting for route in config.routes.values())
         needed = files_needed(config.limits.connections, self._places(), waiting)
         if files < needed:
@@ -142,7 +155,7 @@ class Server(uvicorn.Server):
 def serve(config: Config, path: Path, host: str, port: int) -> None:
     """Serve until SIGTERM (linger, refuse, drain: `server` in the configuration) or SIGINT (no linger)."""
     prepare()
-    Server(Gateway(config, path), host, port).run()
+    GatewayServer(Gateway(config, path), host, port).run()
 
 
 def prepare() -> None:
@@ -157,13 +170,15 @@ def prepare() -> None:
     gc.set_threshold(5000, 20, 10)
 
 
-def _settings(gateway: Gateway, host: str, port: int) -> uvicorn.Config:
+def _settings(
+    gateway: Gateway, host: str, port: int, accept: Callable[..., ClientConnection]
+) -> uvicorn.Config:
     return uvicorn.Config(
         gateway.application,
         host=host,
         port=port,
         loop="uvloop",
-        http=Protocol,
+        http=cast("type[asyncio.Protocol]", accept),
         ws="none",
         lifespan="on",
         log_config=None,

@@ -7,11 +7,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from gateway.config import load
-from gateway.config.small_files import digest, read_file
+from gateway.config.small_files import digest_of
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from gateway.config import Config
@@ -25,7 +25,9 @@ _LOOK_S = 1.0
 class Reloader:
     """Watches the configuration file, the profiles and the keys it names; an invalid change changes nothing.
 
-    It compares contents, not times: a Kubernetes ConfigMap changes by swapping a symbolic link.
+    It watches what the file named when it was read last, valid or not, and be it not there yet: a profile may
+    come a second later than the file that names it. It compares contents, not times: a Kubernetes ConfigMap
+    changes by swapping a symbolic link.
     """
 
     def __init__(
@@ -44,10 +46,10 @@ class Reloader:
             reloaded: hears of each change whether it was taken over.
         """
         self._path = path
-        self._config = config
+        self._workers = config.workers
         self._apply = apply
         self._reloaded = reloaded
-        self._seen = config.sources
+        self._seen: Mapping[Path, bytes] = config.sources
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
@@ -70,9 +72,12 @@ class Reloader:
 
     async def _reload(self) -> None:
         try:
-            config = await asyncio.to_thread(load, self._path, again=True, workers=self._config.workers)
+            config = await asyncio.to_thread(load, self._path, again=True, workers=self._workers)
+            # Not what the files hold by now: a change since they were read is one to take over.
+            self._seen = config.sources
             await self._apply(config)
         except ConfigError as error:
+            self._seen = error.sources or self._seen
             self._reloaded(False)
             for problem in error.problems:
                 log.error("the changed configuration is not taken over: %s", problem)
@@ -81,19 +86,9 @@ class Reloader:
             self._reloaded(False)
             log.exception("the changed configuration is not taken over")
             return
-        self._config = config
-        # Not what the files hold by now: a change since they were read is one to take over.
-        self._seen = config.sources
         self._reloaded(True)
         log.info("configuration %s has been taken over", self._path)
 
-    def _look(self) -> dict[Path, bytes]:
-        """What the configuration's files hold now; what cannot be read counts as empty."""
-        return {path: _digest(path) for path in self._config.sources}
-
-
-def _digest(path: Path) -> bytes:
-    try:
-        return digest(read_file(path))
-    except OSError:
-        return b""
+    def _look(self) -> Mapping[Path, bytes]:
+        """What the configuration's files hold now."""
+        return {path: digest_of(path) for path in self._seen}

@@ -20,7 +20,11 @@ class Timer(Protocol):
 
 
 class Alarm:
-    """Calls back once, at the moment last set."""
+    """Calls back once, at the moment last set.
+
+    Attributes:
+        timer: of the call to come; None where none is.
+    """
 
     def __init__(
         self, call_later: Callable[[float, Callable[[], None]], Timer], call: Callable[[], None]
@@ -33,7 +37,7 @@ class Alarm:
         """
         self._call_later = call_later
         self._call = call
-        self._timer: Timer | None = None
+        self.timer: Timer | None = None
         self._at = math.inf
 
     def set(self, at: float, now: float) -> None:
@@ -43,15 +47,15 @@ class Alarm:
         self.clear()
         if at < math.inf:
             self._at = at
-            self._timer = self._call_later(max(at - now, _LEAST_S), self._ring)
+            self.timer = self._call_later(max(at - now, _LEAST_S), self._ring)
 
     def clear(self) -> None:
         """Have no call made."""
         self._at = math.inf
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
 
     def _ring(self) -> None:
-        self._timer, self._at = None, math.inf
+        self.timer, self._at = None, math.inf
         self._call()

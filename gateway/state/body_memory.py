@@ -59,6 +59,8 @@ class MemoryClaim:
             Unavailable: they could not (code `memory_full`).
         """
         memory = self._memory
+        if 2 * (memory.total + more) <= memory.limit:
+            return  # whoever holds it: no client's share is less
         if not may_hold(more, own=memory._own[self._client], total=memory.total, limit=memory.limit):
             raise _full(memory.limit)
 

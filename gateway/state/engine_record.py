@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.model import SpeculationFault
+from gateway.policy.account.acceptance import Source
 from gateway.policy.account.drift import Drift
 from gateway.policy.choose.balance import WARM_S, EngineView
 from gateway.policy.fail.breaker import Breaker, Phase
@@ -16,6 +19,18 @@ if TYPE_CHECKING:
 
     from gateway.model import Engine, Reading
     from gateway.policy.account.acceptance import Sample
+
+
+log = logging.getLogger(__name__)
+
+_FAULTS = {
+    SpeculationFault.FORMAT: "they are not in the form of vLLM's --per-request-spec-decode-metrics",
+    SpeculationFault.HISTOGRAM_SUMS: "drafts or accepted tokens are not the sums of their histogram",
+    SpeculationFault.ACCEPTED_OVER_DRAFTED: "more tokens were accepted than drafted",
+    SpeculationFault.DRAFTED_OVER_POSITIONS: "more tokens were drafted than the drafts have positions for",
+    SpeculationFault.DRAFTS_OVER_TOKENS: "there were more drafts than the answer has tokens",
+    SpeculationFault.POOL_DEPTH: "they have more or fewer positions than the pool's depth",
+}
 
 
 class PlacedRequest(Protocol):
@@ -45,6 +60,7 @@ class EngineRecord:
         reading: the last reading of its metrics.
         drift: its tokens per second against its profiles.
         mismatch: how it differs from its pool's configuration; empty where it does not.
+        rejected: answers whose figures of speculation are not counted, by why.
         breaker: its circuit breaker.
         rests_until: it refused work; none is sent to it before this time.
         back_since: when it came back after having been away.
@@ -57,6 +73,7 @@ class EngineRecord:
     """
 
     __slots__ = (
+        "_book",
         "_rest_s",
         "_trials",
         "_trials_left",
@@ -77,15 +94,23 @@ class EngineRecord:
         "mismatch",
         "reading",
         "refused_at",
+        "rejected",
         "rests_until",
         "succeeded_at",
         "view",
     )
 
-    def __init__(self, engine: Engine, book: Callable[[str, Sample], None]) -> None:
-        """Begin a record; `book` is called with a route and each figure of speculation that counts for it."""
+    def __init__(self, engine: Engine, book: Callable[[str, str, Sample], bool]) -> None:
+        """Begin a record.
+
+        Args:
+            engine: which.
+            book: called with route, pool and each figure of speculation that counts for them; returns
+                whether it is of the pool's depth.
+        """
         self.engine = engine
-        self.ledger = SpeculationLedger(book)
+        self.ledger = SpeculationLedger(self._book_speculation)
+        self._book = book
         self.answers: bool | None = None
         self.leaving = False
         self.in_flight = 0
@@ -95,6 +120,7 @@ class EngineRecord:
         self.reading: Reading | None = None
         self.drift = Drift()
         self.mismatch = ""
+        self.rejected: Counter[SpeculationFault] = Counter()
         self.breaker = Breaker()
         self.rests_until = self.back_since = self.active_at = self.succeeded_at = -math.inf
         self.refused_at: float | None = None
@@ -120,6 +146,10 @@ class EngineRecord:
         """Forget that it refused work."""
         self.refused_at, self.rests_until = None, -math.inf
 
+    def is_sound(self) -> bool:
+        """Whether a success changes nothing: no failures count against it, and it refused no work."""
+        return self.breaker.phase is Phase.CLOSED and not self.breaker.failures and self.refused_at is None
+
     def record_success(self, now: float, begun: float) -> bool:
         """Note an answer to a request sent at `begun`; tell whether it ends a rest."""
         self.succeeded_at, self.failing_since = now, None
@@ -127,6 +157,22 @@ class EngineRecord:
             return False
         self.end_rest()
         return True
+
+    def reject_speculation(self, fault: SpeculationFault) -> None:
+        """Note that an answer's figures of speculation are not counted; the log says so once."""
+        if not self.rejected[fault]:
+            log.warning(
+                "engine %s: what its answers tell of speculation is not counted: %s (%s)",
+                self.engine.name,
+                _FAULTS[fault],
+                fault,
+            )
+        self.rejected[fault] += 1
+
+    def _book_speculation(self, route: str, sample: Sample) -> None:
+        # What its counters say is not told by answers; of them `mismatch` tells the depth.
+        if not self._book(route, self.engine.pool, sample) and sample.source is Source.REQUEST:
+            self.reject_speculation(SpeculationFault.POOL_DEPTH)
 
     def fresh(self, now: float) -> int:
         """Return how many requests were sent since it came back or its breaker moved.

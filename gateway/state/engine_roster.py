@@ -12,7 +12,7 @@ from gateway.policy.choose.balance import Board, Choice, EngineView, Fitness
 from gateway.state.engine_record import EngineRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence, ValuesView
+    from collections.abc import Callable, Iterable, Sequence
     from random import Random
 
     from gateway.model import Engine
@@ -30,6 +30,7 @@ class EngineRoster:
     or gone, not before somebody looks, which is often once for two of them.
 
     Attributes:
+        records: by name, of all engines that are to be watched: those listed, and those leaving with work.
         in_flight: this gateway's requests on engines, by route.
     """
 
@@ -39,7 +40,7 @@ class EngineRoster:
         split: PoolSplit,
         clock: Callable[[], float],
         rng: Random,
-        book: Callable[[str, str, Sample], None],
+        book: Callable[[str, str, Sample], bool],
     ) -> None:
         """Start without engines.
 
@@ -48,15 +49,15 @@ class EngineRoster:
             split: how routes are kept apart, if they are.
             clock: the state's, in seconds.
             rng: decides between equal engines.
-            book: called with route, pool and each figure of speculation that counts.
+            book: called with each figure of speculation; see EngineRecord.
         """
+        self.records: dict[str, EngineRecord] = {}
         self.in_flight: Counter[str] = Counter()
         self._fleet = fleet
         self._split = split
         self._clock = clock
         self._rng = rng
         self._book = book
-        self._records: dict[str, EngineRecord] = {}
         self._by_route: dict[str, list[EngineRecord]] = {}
         self._pending: frozenset[str] = frozenset()
         self._board = Board((), (), 0)
@@ -74,30 +75,28 @@ class EngineRoster:
         self._pending = frozenset(pending)
         listed = {engine.name: engine for engine in engines}
         for name, engine in listed.items():
-            record = self._records.get(name)
+            record = self.records.get(name)
             if record is None or (record.engine.url, record.engine.pool) != (engine.url, engine.pool):
                 if record:
                     record.ledger.close()
-                record = self._records[name] = self._new_record(engine)
+                record = self.records[name] = EngineRecord(engine, self._book)
             if record.leaving:
                 record.back_since = self._clock()
             record.engine, record.leaving = engine, False
-        for name, record in list(self._records.items()):
+        for name, record in list(self.records.items()):
             if name not in listed:
                 record.leaving = True
                 if not record.leases:
                     record.ledger.close()
-                    del self._records[name]
-        for record in self._records.values():
-            record.view = self._view(record)
+                    del self.records[name]
+        now = self._clock()
+        for record in self.records.values():
+            record.view = self._view(record, now)
         self._line_up()
-
-    def _new_record(self, engine: Engine) -> EngineRecord:
-        return EngineRecord(engine, lambda route, sample: self._book(route, engine.pool, sample))
 
     def _line_up(self) -> None:
         """Set up the board, and which engines each route may use."""
-        records = list(self._records.values())
+        records = list(self.records.values())
         for index, record in enumerate(records):
             record.index = index
         pools_of = {route: self._fleet.config.pools_of(route) for route in self._fleet.routes}
@@ -107,18 +106,6 @@ class EngineRoster:
         }
         serves = [self._fleet.serves.get(record.engine.pool, ()) for record in records]
         self._board = Board([record.view for record in records], serves, len(self._fleet.routes))
-
-    def records(self) -> ValuesView[EngineRecord]:
-        """Return those of all engines that are to be watched: the listed, and those leaving with work."""
-        return self._records.values()
-
-    def __getitem__(self, name: str) -> EngineRecord:
-        """Return an engine's record."""
-        return self._records[name]
-
-    def get(self, name: str) -> EngineRecord | None:
-        """Return an engine's record, if there is such an engine."""
-        return self._records.get(name)
 
     def of_route(self, route: str) -> Sequence[EngineRecord]:
         """Return those of the engines that a route may use."""
@@ -138,9 +125,9 @@ class EngineRoster:
         record.by_route[route] -= 1
         record.in_flight -= 1
         self.in_flight[route] -= 1
-        if record.leaving and not record.leases and self._records.get(record.engine.name) is record:
+        if record.leaving and not record.leases and self.records.get(record.engine.name) is record:
             record.ledger.close()
-            del self._records[record.engine.name]
+            del self.records[record.engine.name]
             self._line_up()
             return
         self._outdated.add(record)
@@ -148,10 +135,13 @@ class EngineRoster:
     # --- how they stand
 
     def choose(self, route: str, avoid: str | None) -> Choice:
-        """Choose an engine for one more request of a configured route; see policy.choose.balance."""
-        self.update()
+        """Choose an engine for one more request of a route; none where no such route is configured."""
+        if route not in self._by_route:
+            return Choice(None, Fitness.DOWN)
+        now = self._clock()
+        self.update(now)
         fleet, board = self._fleet, self._board
-        now, index = self._clock(), fleet.routes.index(route)
+        index = fleet.routes.index(route)
         choice = None
         if self._split.keeps_apart and (pool := self._split.pool_for(route, index, self._by_route[route])):
             choice = board.choose(index, now=now, rules=fleet.rules, rng=self._rng, avoid=avoid, pool=pool)
@@ -168,26 +158,26 @@ class EngineRoster:
 
     def available_at(self, now: float) -> float:
         """Return when the next engine may take requests again only because time passes; infinity if none."""
-        self.update()
+        self.update(now)
         return self._board.available_at(now, self._fleet.rules)
 
-    def update(self) -> None:
+    def update(self, now: float) -> None:
         """Work out anew how engines stand whose requests came or went since."""
         while self._outdated:
-            self.refresh(self._outdated.pop())
+            self.refresh(self._outdated.pop(), now)
 
-    def refresh(self, record: EngineRecord) -> None:
+    def refresh(self, record: EngineRecord, now: float) -> None:
         """Work out anew how an engine stands."""
-        record.view = self._view(record)
-        if self._records.get(record.engine.name) is record:
+        record.view = self._view(record, now)
+        if self.records.get(record.engine.name) is record:
             self._board.put(record.index, record.view)
 
-    def refresh_all(self) -> None:
+    def refresh_all(self, now: float) -> None:
         """Work out anew how all engines stand."""
-        for record in self._records.values():
-            self.refresh(record)
+        for record in self.records.values():
+            self.refresh(record, now)
 
-    def _view(self, record: EngineRecord) -> EngineView:
+    def _view(self, record: EngineRecord, now: float) -> EngineView:
         fleet, pool = self._fleet, record.engine.pool
         own = tuple([record.by_route[route] for route in fleet.routes])
         load = record.in_flight + record.foreign
@@ -205,7 +195,7 @@ class EngineRoster:
             known=record.answers is not None or record.leaving,
             own=own,
             ours=record.in_flight,
-            fresh=record.fresh(self._clock()),
+            fresh=record.fresh(now),
             load=load,
             gains=appraisal.gains,
             cap=cap,

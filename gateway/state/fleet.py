@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gateway.config import route_notes
 from gateway.policy.admit.memory_share import may_hold
 from gateway.policy.choose.demand import busy, counts, useful_load
 from gateway.policy.choose.gain import (
@@ -20,6 +21,7 @@ from gateway.policy.choose.gain import (
 )
 from gateway.policy.fail.breaker import Rules
 from gateway.policy.sort.evidence import SortRules
+from gateway.policy.sort.prompts import KEY_VALUE, TABLE, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -182,6 +184,7 @@ def _depths(pool: Pool) -> list[int]:
 
 
 def _notes(config: Config) -> Iterator[str]:
+    yield from route_notes(config, (TEXT, KEY_VALUE, TABLE))
     yield from _limit_notes(config)
     for route, profile in config.profiles.items():
         told = f"routes.{route}.profile"

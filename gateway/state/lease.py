@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.policy.account.acceptance import Source, are_merged, of_answer
+from gateway.model import Speculation
+from gateway.policy.account.acceptance import Source, are_merged, fault_of, of_answer
 from gateway.state.ledger import AnswerKind
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from gateway.model import Speculation
+    from gateway.model import ToldSpeculation
     from gateway.policy.account.acceptance import Sample
     from gateway.policy.fail.breaker import Outcome
     from gateway.state.engine_record import EngineRecord
@@ -75,7 +76,6 @@ class Lease:
         record: EngineRecord,
         route: str,
         client: str,
-        *,
         keeper: LeaseKeeper,
         places: ClientPlaces,
         clock: Callable[[], float],
@@ -137,14 +137,25 @@ class Lease:
         if self._entry:
             self.record.ledger.mark_uncountable(self._entry)
 
-    def answer_complete(self, speculation: Speculation | None, completion_tokens: int) -> None:
-        """Note that all of the answer is there, and what it told; see policy.account.acceptance.of_answer."""
+    def answer_complete(self, speculation: ToldSpeculation, completion_tokens: int) -> None:
+        """Note that all of the answer is there, and what it told; see policy.account.acceptance.of_answer.
+
+        Args:
+            speculation: what the engine told of it: figures, why they are none, or nothing.
+            completion_tokens: the answer's length; 0 where the engine did not tell.
+        """
         self._complete = True
         steps = self._entry.steps if self._entry and self._entry.traits.kind is AnswerKind.STREAM else 0
         self.sample = of_answer(
             speculation, completion_tokens=completion_tokens, steps=steps, depth=self._step_depth
         )
-        if speculation is None and are_merged(completion_tokens, steps, self._step_depth):
+        if self.sample and self.sample.source is Source.REQUEST:
+            return
+        if fault := fault_of(speculation, completion_tokens):
+            self.record.reject_speculation(fault)
+        if not isinstance(speculation, Speculation) and are_merged(
+            completion_tokens, steps, self._step_depth
+        ):
             self.record.ledger.mark_merged()
 
     def trusted_sample(self) -> Sample | None:

@@ -72,7 +72,7 @@ class LedgerEntry:
 
 
 @dataclass(slots=True)
-class _Chunks:
+class _StreamsOnly:
     """A stretch of readings in which nothing ran but streams of ours: their chunks, and the engine's drafts.
 
     Attributes:
@@ -91,7 +91,7 @@ class _Chunks:
 
 
 @dataclass(slots=True)
-class _Alone:
+class _OneRouteOnly:
     """A stretch of readings in which one route had the engine.
 
     Attributes:
@@ -108,7 +108,7 @@ class _Alone:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingGrowth:
     """Growth that is a route's, unless another user of the engine shows yet."""
 
     at: float
@@ -150,9 +150,9 @@ class SpeculationLedger:
         self._ended: Counter[RequestTraits] = Counter()
         self._estimates: deque[LedgerEntry] = deque()
         self._borne_out: dict[str, float] = {}
-        self._stretch = _Chunks()
-        self._alone = _Alone()
-        self._waiting: deque[_Waiting] = deque()
+        self._streams_only = _StreamsOnly()
+        self._one_route = _OneRouteOnly()
+        self._pending: deque[_PendingGrowth] = deque()
 
     def request_sent(self, route: str, kind: AnswerKind) -> LedgerEntry:
         """Note that a request is sent."""
@@ -187,7 +187,7 @@ class SpeculationLedger:
         self._complete += complete
         if sample and sample.source is Source.REQUEST:
             self._tells = True
-            self._waiting.clear()
+            self._pending.clear()
             # An answer without a draft tells nothing either: until then this one's beginning may have been
             # booked by the counters, and counts.
             if entry.began_at >= self._counted_at:
@@ -199,7 +199,7 @@ class SpeculationLedger:
             entry.sample, entry.ended_at = sample, self._last.at if self._last else 0.0
             self._estimates.append(entry)
             if self._closed:
-                self._settle()
+                self._settle_estimates()
             elif len(self._estimates) > _MAX_WAITING:
                 self._estimates.popleft()
 
@@ -216,7 +216,7 @@ class SpeculationLedger:
     def close(self) -> None:
         """Judge what is left by what is known: there are no readings to come."""
         self._closed = True
-        self._settle()
+        self._settle_estimates()
 
     def record_reading(self, reading: Reading) -> None:
         """Take over a reading of the engine's counters."""
@@ -235,19 +235,19 @@ class SpeculationLedger:
             self.sums, self.recent = total(self.sums, growth), self.recent.after(growth, reading.at)
         if last is None or max(last.load - last.own, reading.load - reading.own) > 0:
             growth = None  # others use it too
-            self._waiting.clear()
+            self._pending.clear()
         # The engine counted at some moment of the reading, and a step of each request may be on its way.
         apart = max(0, self.chunks - reading.chunks) + (running.total() or ended.total())
-        self._read_chunks(seen, growth, apart, reading.at)
-        self._read_alone(seen, growth, reading)
+        self._judge_chunks(seen, growth, apart, reading.at)
+        self._judge_growth(seen, growth, reading)
 
-    def _read_chunks(
+    def _judge_chunks(
         self, seen: set[RequestTraits], growth: Speculation | None, apart: int, at: float
     ) -> None:
         """Hold a stretch's chunks against its drafts, once there are enough; judge the estimates by that."""
-        stretch = self._stretch
+        stretch = self._streams_only
         if growth is None or any(traits.kind is not AnswerKind.STREAM for traits in seen):
-            self._stretch = _Chunks(at, self.chunks, apart)
+            self._streams_only = _StreamsOnly(at, self.chunks, apart)
         else:
             stretch.routes |= {traits.route for traits in seen}
             stretch.drafts += growth.drafts
@@ -256,54 +256,54 @@ class SpeculationLedger:
             if found:
                 self.merges_chunks = False
                 self._borne_out |= dict.fromkeys(stretch.routes, at)
-                self._settle()
+                self._settle_estimates()
             elif found is False:
                 self.mark_merged()
             # Where the engine has come to rest, what follows is judged by itself.
             if found is False or (found and not apart) or at - stretch.since > _STRETCH_S:
-                self._stretch = _Chunks(at, self.chunks, apart)
+                self._streams_only = _StreamsOnly(at, self.chunks, apart)
         for route in [route for route, since in self._borne_out.items() if at - since > _VERDICT_S]:
             del self._borne_out[route]
-        self._settle(ended_by=at - _ESTIMATE_S)
+        self._settle_estimates(ended_by=at - _ESTIMATE_S)
 
-    def _settle(self, ended_by: float = math.inf) -> None:
+    def _settle_estimates(self, ended_by: float = math.inf) -> None:
         """Count the estimates of streams that have ended by then and are borne out, and give up the rest."""
         while self._estimates and self._estimates[0].ended_at <= ended_by:
             entry = self._estimates.popleft()
             if entry.sample and self.confirms_steps(entry.traits.route):
                 self._book(entry.traits.route, entry.sample)
 
-    def _read_alone(self, seen: set[RequestTraits], growth: Speculation | None, reading: Reading) -> None:
+    def _judge_growth(self, seen: set[RequestTraits], growth: Speculation | None, reading: Reading) -> None:
         """Add to what the counters grew by while one route had the engine; count it if nobody else shows.
 
         A request that others sent between two readings shows by its end: the engine has then ended more
         than we saw end, and not only for the moment that an answer takes to arrive.
         """
-        alone, ahead = self._alone, reading.finished - self._complete
+        alone, ahead = self._one_route, reading.finished - self._complete
         routes = {traits.route for traits in seen}
         counted = self._tells or any(traits.estimable for traits in seen)
         if growth is None or counted or len(alone.routes | routes) > 1:
-            self._alone = _Alone(ahead)
+            self._one_route = _OneRouteOnly(ahead)
         elif growth.drafts and not routes:
-            self._suspect(ahead)
+            self._drop_growth(ahead)
         else:
             alone.routes |= routes
             alone.growth = total(alone.growth, growth)
             alone.uneven = alone.uneven + 1 if ahead != alone.ahead else 0
             if alone.uneven >= _UNEVEN:
-                self._suspect(ahead)
+                self._drop_growth(ahead)
             elif not alone.uneven:
                 if alone.routes and alone.growth.drafts:
-                    self._waiting.append(_Waiting(reading.at, alone.routes.pop(), alone.growth))
-                self._alone = _Alone(ahead)
-        if len(self._waiting) > _MAX_WAITING:
-            self._waiting.popleft()
-        while self._tells is False and self._waiting and reading.at - self._waiting[0].at >= _HELD_BACK_S:
-            done = self._waiting.popleft()
+                    self._pending.append(_PendingGrowth(reading.at, alone.routes.pop(), alone.growth))
+                self._one_route = _OneRouteOnly(ahead)
+        if len(self._pending) > _MAX_WAITING:
+            self._pending.popleft()
+        while self._tells is False and self._pending and reading.at - self._pending[0].at >= _HELD_BACK_S:
+            done = self._pending.popleft()
             self._counted_at = done.at
             self._book(done.route, Sample(Source.ENGINE, done.growth))
 
-    def _suspect(self, ahead: float) -> None:
+    def _drop_growth(self, ahead: float) -> None:
         """Give up what may be another's."""
-        self._waiting.clear()
-        self._alone = _Alone(ahead)
+        self._pending.clear()
+        self._one_route = _OneRouteOnly(ahead)

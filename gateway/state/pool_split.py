@@ -24,17 +24,14 @@ class PoolSplit:
 
     Attributes:
         plan: made by policy.choose.split; its targets are empty where the greedy choice does as well.
+        keeps_apart: there is a plan, and it has targets.
     """
 
     def __init__(self) -> None:
         self.plan: SplitPlan | None = None
+        self.keeps_apart = False
         self._engines: Counter[str] = Counter()
         self._share = 1.0
-
-    @property
-    def keeps_apart(self) -> bool:
-        """Whether there is a plan that says where routes go."""
-        return self.plan is not None and bool(self.plan.targets)
 
     def inputs(
         self, fleet: Fleet, records: Iterable[EngineRecord], in_flight: Sequence[int], waiting: Sequence[int]
@@ -61,9 +58,12 @@ class PoolSplit:
 
     def adopt(self, plan: SplitPlan | None) -> bool:
         """Take a plan over, or end the one there is; tell whether that changes where routes go."""
-        before, self.plan = self.plan, plan
+        if plan is self.plan:
+            return False
         targets = plan.targets if plan else {}
-        if plan is before or not (targets or (before and before.targets)):
+        did_keep_apart = self.keeps_apart
+        self.plan, self.keeps_apart = plan, bool(targets)
+        if not (did_keep_apart or targets):
             return False
         counts = {pool: [round(count) for count in part] for pool, part in targets.items()}
         log.info("routes are kept apart: %s", counts) if counts else log.info("routes are kept apart no more")
@@ -71,7 +71,7 @@ class PoolSplit:
 
     def clear(self) -> None:
         """Forget the plan: it was made for another configuration."""
-        self.plan = None
+        self.plan, self.keeps_apart = None, False
 
     def pool_for(self, route: str, index: int, records: Iterable[EngineRecord]) -> str:
         """Return the pool in which a route is furthest below its part of the plan; empty where it has none.

@@ -27,6 +27,8 @@ class Waiter:
         pushed_out: it was woken to make room for a client with fewer requests; else its route is no more.
     """
 
+    __slots__ = "avoid", "client", "lease", "pushed_out", "route", "since", "wake"
+
     def __init__(
         self, route: str, avoid: str | None, client: str, since: float, wake: Callable[[], None]
     ) -> None:
@@ -57,13 +59,17 @@ class _Queue:
 
 
 class Queues:
-    """All routes' queues; not shared between threads."""
+    """All routes' queues; not shared between threads.
+
+    Attributes:
+        total: requests that wait, of all routes.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._queues: dict[str, _Queue] = {}
         self._turns = Turns()
-        self._total = 0
+        self.total = 0
 
     def configure(self, routes: Collection[str]) -> None:
         """Take over the routes there are; who waits for one that has gone is woken without a lease."""
@@ -72,7 +78,7 @@ class Queues:
             self._turns = idle(self._turns, route)
             while waiter := next(iter(queue.again), None) or queue.fair.first():
                 queue.leave(waiter)
-                self._total -= 1
+                self.total -= 1
                 waiter.wake()
         for route in routes:
             self._queues.setdefault(route, _Queue())
@@ -81,7 +87,7 @@ class Queues:
         return route in self._queues
 
     def __len__(self) -> int:
-        return self._total
+        return self.total
 
     # --- waiting
 
@@ -96,7 +102,7 @@ class Queues:
             queue.again[waiter] = None
         else:
             queue.fair.join(waiter, client)
-        self._total += 1
+        self.total += 1
         return waiter
 
     def leave(self, waiter: Waiter) -> bool:
@@ -105,7 +111,7 @@ class Queues:
         if queue is None or not (waiter in queue.again or waiter in queue.fair):
             return False
         queue.leave(waiter)
-        self._total -= 1
+        self.total -= 1
         if not queue:
             self._turns = idle(self._turns, waiter.route)
             queue.speed = queue.speed.emptied(self._clock())
@@ -129,7 +135,7 @@ class Queues:
         Args:
             place: returns an engine that takes a request of a route, but the one to avoid, if there is one.
         """
-        if not self._total:
+        if not self.total:
             return None
         heads = {
             route: head for route, queue in self._queues.items() if (head := _placeable(route, queue, place))

@@ -37,14 +37,14 @@ class Quotas:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.image_bytes: Counter[str] = Counter()
         self._clock = clock
-        self._keys: dict[str, _KeyUse] = {}
+        self._uses: dict[str, _KeyUse] = {}
 
     def configure(self, config: Config) -> None:
         """Take limits over: they hold for what runs and has been used already, too."""
         self.keys = config.keys
         limits, names, now = config.auth.limits, self.keys.names, self._clock()
-        self._keys = {name: self._keys.get(name) or _KeyUse(name) for name in names}
-        for name, use in self._keys.items():
+        self._uses = {name: self._uses.get(name) or _KeyUse(name) for name in names}
+        for name, use in self._uses.items():
             use.limit(limits.get(name) or limits.get("*") or _UNLIMITED, now)
         for key in [key for key in self.requests if key[0] not in ("", *names)]:
             del self.requests[key]
@@ -54,18 +54,18 @@ class Quotas:
     def open_use(self, name: str) -> QuotaUse:
         """Return what books one request of a key, or of none."""
         # A key that has been taken out meanwhile was good when the request came.
-        return QuotaUse(self._keys.get(name) or _KeyUse(name), self._clock)
+        return QuotaUse(self._uses.get(name) or _KeyUse(name), self._clock)
 
     def count_request(self, name: str, code: int, image_bytes: int = 0) -> None:
         """Count a request."""
-        if name in self._keys or not name:
+        if name in self._uses or not name:
             self.requests[name, code] += 1
-        if image_bytes and name in self._keys:
+        if image_bytes and name in self._uses:
             self.image_bytes[name] += image_bytes
 
     def in_flight(self, name: str) -> int:
         """Return how many requests of a key are in."""
-        return self._keys[name].in_flight if name in self._keys else 0
+        return self._uses[name].in_flight if name in self._uses else 0
 
 
 class _KeyUse:

@@ -11,7 +11,7 @@ from gateway.policy.account.pace import Pace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gateway.model import Decision
+    from gateway.model import RequestRecord
 
 # Of so many requests /status tells what became of them.
 _RECENT = 50
@@ -36,7 +36,7 @@ class RequestHistory:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.routes: dict[str, RouteHistory] = {}
         self._clock = clock
-        self._recent: deque[Decision] = deque(maxlen=_RECENT)
+        self._recent: deque[RequestRecord] = deque(maxlen=_RECENT)
 
     def configure(self, routes: Iterable[str]) -> None:
         """Take over which routes there are."""
@@ -48,13 +48,13 @@ class RequestHistory:
         if history := self.routes.get(route):
             history.pace = history.pace.after(tokens, self._clock())
 
-    def record_request(self, decision: Decision) -> None:
+    def record_request(self, record: RequestRecord) -> None:
         """Note what became of a request."""
-        self._recent.appendleft(decision)
-        if history := self.routes.get(decision.route):
+        self._recent.appendleft(record)
+        if history := self.routes.get(record.route):
             history.requests += 1
-            history.errors += decision.code >= 500
+            history.errors += record.code >= 500
 
-    def recent(self) -> tuple[Decision, ...]:
+    def recent(self) -> tuple[RequestRecord, ...]:
         """Return what became of the last requests, the latest first."""
         return tuple(self._recent)

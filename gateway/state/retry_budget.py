@@ -15,21 +15,23 @@ if TYPE_CHECKING:
 
 
 class RetryBudget:
-    """What is left of it, and how it is spent (`retry` in routes.yaml)."""
+    """What is left of it, and how it is spent (`retry` in routes.yaml).
+
+    Attributes:
+        requests: begun since the budget was last asked for; each adds to it.
+    """
 
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._per_request = config.retry.per_request
         self._budget = Budget(config.retry.budget)
+        self.requests = 0
 
     def configure(self, config: Config) -> None:
         """Take other rules over; what is left is left."""
+        self._budget = self._current()
         self._per_request = config.retry.per_request
         self._budget = replace(self._budget, share=config.retry.budget)
-
-    def count_request(self) -> None:
-        """Note one more request, which adds to what may be retried."""
-        self._budget = self._budget.begun(self._clock())
 
     def may_retry(self, failure: Failure, *, attempts: int, seconds_left: float) -> bool:
         """Decide on another attempt, and take it from the budget; see policy.fail.retry."""
@@ -38,7 +40,7 @@ class RetryBudget:
             attempts=attempts,
             per_request=self._per_request,
             seconds_left=seconds_left,
-            budget=self._budget,
+            budget=self._current(),
             now=self._clock(),
         )
         if left:
@@ -47,4 +49,8 @@ class RetryBudget:
 
     def remaining(self) -> float:
         """Return how many further attempts may be made at once."""
-        return self._budget.remaining(self._clock())
+        return self._current().remaining(self._clock())
+
+    def _current(self) -> Budget:
+        self._budget, self.requests = self._budget.begun(self._clock(), self.requests), 0
+        return self._budget

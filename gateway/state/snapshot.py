@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.model import Decision, Speculation
+    from gateway.model import RequestRecord, Speculation, SpeculationFault
     from gateway.policy.account.acceptance import Recent, Source
     from gateway.policy.choose.balance import EngineView, Fitness
     from gateway.policy.choose.split import SplitPlan
@@ -36,6 +37,7 @@ class EngineStatus:
             speculate.
         recent: the last minutes of that.
         merges_chunks: its streams' chunks are not its steps, and give no estimates.
+        rejected: answers whose figures of speculation are not counted, by why.
         simulated: it says of itself that it is simulated.
     """
 
@@ -52,6 +54,7 @@ class EngineStatus:
     speculation: Speculation | None
     recent: Recent
     merges_chunks: bool
+    rejected: Mapping[SpeculationFault, int]
     simulated: bool
 
     @classmethod
@@ -72,6 +75,7 @@ class EngineStatus:
             speculation=record.ledger.sums,
             recent=record.ledger.recent,
             merges_chunks=record.ledger.merges_chunks,
+            rejected=MappingProxyType(dict(record.rejected)),
             simulated=record.reading is not None and record.reading.simulated,
         )
 
@@ -119,4 +123,4 @@ class Snapshot:
     retry_budget: float
     draining: bool
     split: SplitPlan | None
-    recent: tuple[Decision, ...]
+    recent: tuple[RequestRecord, ...]

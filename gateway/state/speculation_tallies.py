@@ -80,17 +80,18 @@ class SpeculationTallies:
         """Have a listener called with route, pool and sample of each figure that counts."""
         self._listener = listener
 
-    def book(self, route: str, pool: str, sample: Sample) -> None:
-        """Count a figure, unless it is of another depth than its pool's, which `mismatch` tells."""
+    def book(self, route: str, pool: str, sample: Sample) -> bool:
+        """Count a figure, unless it is of another depth than its pool's; tell whether it is counted."""
         positions = len(sample.speculation.accepted_per_position)
         if positions and positions != self._depths.get(pool, positions):
-            return
+            return False
         key = route, pool, sample.source
         if key not in self.by_key:
             self.by_key[key] = SpeculationTally()
         self.by_key[key].add(sample.speculation)
         if self._listener:
             self._listener(route, pool, sample)
+        return True
 
     def fold_if_due(self, now: float) -> None:
         """Bring the last minutes' figures up to date, if that was not done just now."""

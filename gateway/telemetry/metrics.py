@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from http import HTTPStatus
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -25,13 +25,11 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from gateway.model import SortDecision, Usage
+    from gateway.model import RequestRecord
     from gateway.policy.account.acceptance import Sample
     from gateway.state.fleet import Fleet
     from gateway.state.snapshot import Snapshot
     from gateway.state.store import State
-
-Stage = Literal["receive", "fetch", "sort", "choose", "forward"]
 
 _PREFIX = "ocr_gateway_"
 _CODES = frozenset((*map(int, HTTPStatus), 499))
@@ -193,18 +191,26 @@ class _StateCollector(Collector):
         yield from (drafts, draft_tokens, accepted, per_position)
 
     def _of_counters(self, snapshot: Snapshot) -> Iterator[Metric]:
-        """What engines with a speculative config counted themselves, whoever's the requests were."""
+        """What engines with a speculative config counted themselves, and told without its adding up."""
         labels = ("pool", "engine")
         drafts = _counter("engine_spec_drafts", "Drafts, by the engine's own counter", *labels)
         tokens = _counter("engine_spec_draft_tokens", "Draft tokens, by its own counter", *labels)
         accepted = _counter("engine_spec_accepted_tokens", "Accepted tokens, by its own counter", *labels)
+        rejected = _counter(
+            "engine_speculation_rejected",
+            "Answers whose figures of speculation are not counted: they do not add up",
+            *labels,
+            "reason",
+        )
         for status in snapshot.engines:
+            names = [status.view.engine.pool, status.view.engine.name]
+            for fault, count in status.rejected.items():
+                rejected.add_metric([*names, fault], count)
             if sums := status.speculation:
-                names = [status.view.engine.pool, status.view.engine.name]
                 drafts.add_metric(names, sums.drafts)
                 tokens.add_metric(names, sums.draft_tokens or 0.0)
                 accepted.add_metric(names, sums.accepted)
-        yield from (drafts, tokens, accepted)
+        yield from (drafts, tokens, accepted, rejected)
 
 
 def _tasks() -> int:
@@ -306,7 +312,7 @@ class Metrics:
         self._queued = _Histogram(
             self.registry,
             "queue_seconds",
-            "Time in the queue: 0 for who need not wait, no pool for who waited in vain",
+            "Time in the queue: 0 for those that need not wait, no pool for those that waited in vain",
             "route",
             "pool",
         )
@@ -350,60 +356,33 @@ class Metrics:
             return
         self._lengths.observe(sample.speculation.length, route, pool, sample.source)
 
-    def sorted(self, decision: SortDecision) -> None:
-        """Count a sorting decision."""
-        self._sorted.add(1, decision.route, decision.reason)
-
-    def took(self, stage: Stage, seconds: float) -> None:
-        """Note what a stage of the path cost."""
-        self._overhead.observe(seconds, stage)
-
-    def chosen(self, route: str, depth: int) -> None:
-        """Count an attempt by the depth of its engine under the load it made."""
-        self._chosen.add(1, route, str(depth))
-
     def shed(self, route: str, reason: str) -> None:
         """Count a request that gets no engine."""
         self._shed.add(1, route, reason)
-
-    def retried(self, route: str, reason: str) -> None:
-        """Count a further attempt."""
-        self._retries.add(1, route, reason)
 
     def reloaded(self, *, valid: bool) -> None:
         """Count a changed configuration."""
         (self._reloads if valid else self._bad_reloads).add(1)
 
-    def finished(
-        self,
-        *,
-        route: str,
-        pool: str,
-        code: int,
-        seconds: float,
-        waited_s: float | None,
-        first_token_s: float | None,
-        usage: Usage | None,
-    ) -> None:
-        """Count one request's end; `route` and `pool` are empty where they were not known yet.
-
-        Args:
-            route: its route.
-            pool: the pool of the engine that had it last.
-            code: the status it ended with; 499 where the client left.
-            seconds: from receipt to the end.
-            waited_s: in the queue; None where it neither waited nor had an engine.
-            first_token_s: until the first output of a stream.
-            usage: token counts, where the answer told them.
-        """
+    def finished(self, record: RequestRecord) -> None:
+        """Count one request; the labels `route` and `pool` are empty where they were not known yet."""
+        route, pool, code = record.route, record.pool or "", record.code
+        if record.reason:
+            self._sorted.add(1, route, record.reason)
+        for depth in record.depths:
+            self._chosen.add(1, route, str(depth))
+        for failure in record.retried:
+            self._retries.add(1, route, failure)
+        for stage, seconds in record.overhead.items():
+            self._overhead.observe(seconds, stage)
         # An engine may answer with any number.
         self._requests.add(1, route, pool, str(code) if code in _CODES else f"{code // 100}xx")
-        self._duration.observe(seconds, route, pool)
-        if waited_s is not None:
-            self._queued.observe(waited_s, route, pool)
-        if first_token_s is not None:
-            self._first_token.observe(first_token_s, route, pool)
-        if usage is not None:
+        self._duration.observe(record.seconds, route, pool)
+        if record.engine or record.waited_s:
+            self._queued.observe(record.waited_s, route, pool)
+        if record.first_token_s is not None:
+            self._first_token.observe(record.first_token_s, route, pool)
+        if (usage := record.usage) is not None:
             self._prompt_tokens.add(usage.prompt_tokens, route, pool)
             self._completion_tokens.add(usage.completion_tokens, route, pool)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
     from opentelemetry.util.types import AttributeValue
 
-    from gateway.model import Engine
+    from gateway.model import Engine, RequestRecord
 
 log = logging.getLogger(__name__)
 
@@ -47,30 +47,9 @@ _NAME = "ocr-gateway"
 _FLUSH_S = 3.0
 _QUEUE = 2048
 _W3C = TraceContextTextMapPropagator()
-# What is known of a request at its end, by the names of its log line. Those in gen_ai are what vLLM calls the
-# same figures in its own spans.
-_ATTRIBUTES = {
-    "request_id": "ocr.request_id",
-    "code": http_attributes.HTTP_RESPONSE_STATUS_CODE,
-    "error": error_attributes.ERROR_TYPE,
-    "key": "ocr.key",
-    "route": "ocr.route",
-    "reason": "ocr.route.reason",
-    "pool": "ocr.pool",
-    "engine": "ocr.engine",
-    "depth": "ocr.depth",
-    "waited": "gen_ai.latency.time_in_queue",
-    "first_token": "gen_ai.latency.time_to_first_token",
-    "prompt_tokens": "gen_ai.usage.prompt_tokens",
-    "completion_tokens": "gen_ai.usage.completion_tokens",
-    "drafts": "ocr.speculation.drafts",
-    "accepted": "ocr.speculation.accepted",
-    "acceptance_length": "ocr.speculation.acceptance_length",
-    "acceptance_source": "ocr.speculation.source",
-}
 
 
-class Stage:
+class StageSpan:
     """A span that ends with its block, or before."""
 
     def __init__(self, span: Span) -> None:
@@ -122,11 +101,11 @@ class Trace:
         """The trace's id, as its viewers show it."""
         return format_trace_id(self._span.get_span_context().trace_id)
 
-    def stage(self, name: str) -> Stage:
+    def stage(self, name: str) -> StageSpan:
         """Begin a stage of the request's path."""
-        return Stage(self._tracer.start_span(name, self._context))
+        return StageSpan(self._tracer.start_span(name, self._context))
 
-    def attempt(self, engine: Engine, path: str) -> Stage:
+    def attempt(self, engine: Engine, path: str) -> StageSpan:
         """Begin an attempt at an engine, which gets the span's context."""
         url = urlsplit(engine.url)
         attributes: dict[str, AttributeValue] = {
@@ -141,20 +120,36 @@ class Trace:
         if self._attempts:
             attributes[http_attributes.HTTP_REQUEST_RESEND_COUNT] = self._attempts
         self._attempts += 1
-        return Stage(self._tracer.start_span("attempt", self._context, SpanKind.CLIENT, attributes))
+        return StageSpan(self._tracer.start_span("attempt", self._context, SpanKind.CLIENT, attributes))
 
-    def end(self, fields: Mapping[str, object]) -> None:
-        """End the request's span with what its log line tells, and what of `_ATTRIBUTES` is known beside."""
-        told = {
-            name: value
-            for field, name in _ATTRIBUTES.items()
-            if isinstance(value := fields.get(field), (str, int, float)) and value != ""
+    def end(self, record: RequestRecord) -> None:
+        """End the request's span with what is known of it."""
+        usage, speculation = record.usage, record.speculation
+        first_token_s, length = record.first_token_s, record.acceptance_length
+        # Those in gen_ai are what vLLM calls the same figures in its own spans.
+        known: dict[str, AttributeValue | None] = {
+            "ocr.request_id": record.request_id,
+            http_attributes.HTTP_RESPONSE_STATUS_CODE: record.code,
+            error_attributes.ERROR_TYPE: record.error,
+            "ocr.key": record.key,
+            "ocr.route": record.route,
+            "ocr.route.reason": record.reason,
+            "ocr.pool": record.pool,
+            "ocr.engine": record.engine,
+            "ocr.depth": record.depth,
+            "ocr.retries": len(record.retried) or None,
+            "gen_ai.latency.time_in_queue": round(record.waited_s, 4) or None,
+            "gen_ai.latency.time_to_first_token": round(first_token_s, 4) if first_token_s else None,
+            "gen_ai.usage.prompt_tokens": usage.prompt_tokens if usage else None,
+            "gen_ai.usage.completion_tokens": usage.completion_tokens if usage else None,
+            "ocr.speculation.drafts": speculation.drafts if speculation else None,
+            "ocr.speculation.accepted": speculation.accepted if speculation else None,
+            "ocr.speculation.acceptance_length": round(length, 4) if length else None,
+            "ocr.speculation.source": record.speculation_source,
         }
-        if self._attempts > 1:
-            told["ocr.retries"] = self._attempts - 1
+        told = {name: value for name, value in known.items() if value is not None and value != ""}
         self._span.set_attributes(told)
-        code = fields.get("code")
-        if isinstance(code, int) and code >= 500:  # a client's mistake is no error of the server's
+        if record.code >= 500:  # a client's mistake is no error of the server's
             self._span.set_status(Status(StatusCode.ERROR))
         self._span.end()
 
@@ -220,7 +215,7 @@ class Tracing:
         span = self._tracer.start_span(f"POST {path}", parent, SpanKind.SERVER, attributes)
         if span.is_recording():
             return Trace(self._tracer, span), context
-        return None, Stage(span).context
+        return None, StageSpan(span).context
 
     async def close(self) -> None:
         """Send what is left, for a few seconds at most: a stop waits for no collector."""

@@ -1,4 +1,6 @@
-"""The commands that are programs of their own: sweep, plan, ocr, demo, engine-args.
+"""The commands that are programs of their own: sweep, plan, ocr, demo, and the small ones in a module each.
 
-Imports any room but `cli`; no room imports a tool. Begin with a tool's `*_command`.
+A tool imports any room but `cli`, and no other tool; all share `output` (what is printed) and `option_types`.
+No room imports a tool. Begin with a tool's `*_command`, which goes from its options to what it prints and
+writes.
 """

@@ -17,9 +17,11 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from gateway.config import EMBEDDED
+from gateway.config import EMBEDDED, load
+from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from gateway.config import Config, Pool
@@ -117,6 +119,31 @@ def kustomize(config: Config, name: str, file: str) -> str:
     }
     note = f"`ocr-gateway engine-args --pool {name} --kustomize` wrote this from {file}: change that."
     return f"# {note}\n{yaml.safe_dump(patch, sort_keys=False, width=math.inf)}"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the command lines, arguments or patch that the options ask for; return the exit status.
+
+    Raises:
+        ConfigError: there is no such pool, or not one pool with an engine to start, for a patch.
+    """
+    config = load(options.config, keys=False)
+    if options.pool not in (None, *config.pools):
+        there = ", ".join(config.pools)
+        raise ConfigError([f"{options.config}: unknown pool {options.pool!r}; there are: {there}"])
+    pools = [options.pool] if options.pool else list(config.pools)
+    if options.kustomize:
+        if len(pools) > 1:
+            raise ConfigError([f"--kustomize is for one pool: --pool {' or '.join(pools)}"])
+        (pool,) = pools
+        if not arguments(config, pool):
+            raise ConfigError([f"{options.config}: pool {pool} has no engine to start but the embedded one"])
+        print(kustomize(config, pool, options.config.name), end="")
+    elif options.json:
+        print(json.dumps({pool: arguments(config, pool) for pool in pools}, indent=2))
+    else:
+        print("\n\n".join(command(config, pool) for pool in pools))
+    return 0
 
 
 def _options(config: Config, name: str, engine: str | None) -> Iterator[tuple[str, ...]]:

@@ -90,7 +90,7 @@ class EngineResponse:
         return bytes(body)
 
     async def read_start(self, limit: int, within_s: float) -> bytes:
-        """Read the start of the body: `limit` bytes, what comes within `within_s` seconds, or all of it.
+        """Return the start of the body: until there are `limit` bytes, or for `within_s` seconds.
 
         A body that breaks off is no error here. The last part read may exceed the limit.
         """

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.serving import free_port
-from gateway.api.auth import Guard
+from gateway.api.auth import ApiKeyCheck
 from gateway.config import load
 from gateway.server import reload
 from gateway.server.app import Gateway
-from gateway.server.listen import Server
+from gateway.server.listen import GatewayServer
 from tests.support import FakeEngine, chat, completion, served, until
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def guarded(
         }
         path.write_text(yaml.safe_dump(values))
         gateway = Gateway(load(path), path)
-        server = Server(gateway)
+        server = GatewayServer(gateway)
         serving = asyncio.create_task(server._serve())
         try:
             await until(lambda: server.started or serving.done())
@@ -198,7 +198,7 @@ class Gate:
 
     def __init__(self, gateway: Gateway) -> None:
         self.got: list[Any] = []
-        self.guard = Guard(self, gateway.state, gateway._metrics, gateway.api.routes)
+        self.guard = ApiKeyCheck(self, gateway.state, gateway._metrics, gateway.api.routes)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.got.append(scope["state"].get("key", ""))

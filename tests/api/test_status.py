@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.api.status import report
 from gateway.config import parse
-from gateway.model import Decision, Engine, Reading, Speculation
+from gateway.model import Engine, Reading, RequestRecord, Speculation, SpeculationFault, Usage
 from gateway.policy.choose.split import SplitPlan
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
@@ -63,6 +63,21 @@ def test_it_shows_what_the_next_request_is_chosen_by() -> None:
     assert "hunter2" not in json.dumps(told)
 
 
+def test_figures_that_are_not_counted_are_shown_with_their_engine() -> None:
+    fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
+    state = State(fleet, [Engine("d:80", "http://d:80", "deep", 3)], lambda: 50.0, Random(0))
+    state.mark("d:80", up=True)
+    assert report(state.snapshot(), fleet)["engines"][0]["speculation_rejected"] == {}
+    for told in (SpeculationFault.FORMAT, SpeculationFault.FORMAT, Speculation(77, 77, 231, (77, 0, 0))):
+        lease = state.take("text")
+        assert isinstance(lease, Lease)
+        with lease:
+            lease.request_sent(AnswerKind.WHOLE)
+            lease.answer_complete(told, 76)
+    shown = json.loads(json.dumps(report(state.snapshot(), fleet)))
+    assert shown["engines"][0]["speculation_rejected"] == {"format": 2, "drafts_over_tokens": 1}
+
+
 def test_acceptance_is_shown_by_route_and_pool_exact_and_estimated() -> None:
     fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
     now = [50.0]
@@ -111,25 +126,28 @@ def test_acceptance_is_shown_by_route_and_pool_exact_and_estimated() -> None:
     assert report(state.snapshot(), fleet)["routes"]["text"]["acceptance_length"] is None
 
 
-def decision(number: int, code: int = 200, **known: Any) -> Decision:
+def record(number: int, code: int = 200, **known: Any) -> RequestRecord:
     fields: dict[str, Any] = {
         "pool": "deep",
         "engine": "d:80",
         "depth": 3,
-        "completion_tokens": 9,
+        "usage": Usage(7, 9),
         "why": "schedule",
+        "key": "not for everybody",
     }
-    fields |= {"reason": "prompt", "seconds": 1.23456, "waited_s": 0.0, "acceptance_length": 2.71828, **known}
-    return Decision(at=1e9 + number, request_id=f"id-{number}", route="text", code=code, **fields)
+    fields |= {"reason": "prompt", "seconds": 1.23456, "speculation": Speculation(100_000, 171_828), **known}
+    return RequestRecord(
+        at=1e9 + number, request_id=f"id-{number}", path="/v1/completions", route="text", code=code, **fields
+    )
 
 
 def test_what_became_of_the_last_requests_is_told_the_latest_first() -> None:
     fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
     state = State(fleet, [], lambda: 50.0, Random(0))
     for number in range(60):
-        state.history.record_request(decision(number))
-    shed = {"pool": None, "engine": None, "depth": None, "completion_tokens": None, "acceptance_length": None}
-    state.history.record_request(decision(60, 503, why="queue_full", **shed))
+        state.history.record_request(record(number))
+    shed = dict.fromkeys(("pool", "engine", "depth", "usage", "speculation"))
+    state.history.record_request(record(60, 503, why="queue_full", **shed))
     told = report(state.snapshot(), fleet)
     assert [row["request_id"] for row in told["recent"]] == [f"id-{number}" for number in range(60, 10, -1)]
     first, second, *_ = json.loads(json.dumps(told["recent"]))
@@ -161,8 +179,8 @@ def test_a_route_tells_its_requests_its_errors_and_its_pace() -> None:
     now = [50.0]
     state = State(fleet, [], lambda: now[0], Random(0))
     for number, code in enumerate((200, 400, 499, 502, 503)):
-        state.history.record_request(decision(number, code))
-    state.history.record_request(decision(9)._replace(route="gone with a reload"))
+        state.history.record_request(record(number, code))
+    state.history.record_request(record(9)._replace(route="gone with a reload"))
     now[0] += 10
     state.record_answer("text", 900)
     state.record_answer("gone with a reload", 900)

@@ -1,80 +1,91 @@
+"""`ocr-gateway plan` against every fleet of four engines, simulated with the gateway's own rule choosing."""
+
 from __future__ import annotations
 
 import csv
+import itertools
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from bench import plan
-from bench.choice.fleet import ROUTES, Fleet
-from bench.choice.sweep import FITS, SEEDS, Sweep, alone, model_rate, needed
-from gateway.tools.plan.load_history import read_csv
+from bench.choice import trace
+from bench.choice.fleet import MAX_NUM_SEQS, ROUTES
+from bench.choice.sweep import SEEDS, Sweep, alone, model_rate, needed
+from gateway.tools.plan import engine_kinds
+from gateway.tools.plan.load_history import binned, read_csv
+from gateway.tools.plan.plan_command import planned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from bench.plan import Day
+    from bench.choice.trace import Day
+    from gateway.policy.choose.composition import Advice
+
+TABLES: Day = ((0, 0, 0, 24), (40, 0, 0, 36))
+FORMS: Day = ((0, 0, 80, 0), (30, 0, 120, 0))
+FEW, MANY = (0, 0, 8), (0, 0, 250)
+TIDE: Day = ((0, *FEW), (60, *FEW), (70, *MANY), (110, *MANY), (120, *FEW))
 
 
 def sweep_of(fit: str, depths: Sequence[int]) -> Sweep:
     """What a sweep would measure, by the model."""
     rates = {
         (route, depth, schedule, load): model_rate(fit, depth, schedule, alone(ROUTES.index(route), load))
-        for route, depth, schedule, load in needed([Fleet("", plan.pools_of(fit, depths))])
+        for route, depth, schedule, load in needed([trace.fleet_of(depths)])
     }
     return Sweep(fit, rates)
 
 
-TABLES: Day = ((0, 0, 0, 24), (40, 0, 0, 36))
-FORMS: Day = ((0, 0, 80, 0), (30, 0, 120, 0))
+def simulated(fit: str, depths: Sequence[int], day: Day, sweep: Sweep) -> dict[tuple[int, ...], float]:
+    """Tokens per second of every fleet over a day, by the depths of its engines."""
+    fleets = itertools.combinations_with_replacement(depths, trace.ENGINES)
+    return {
+        fleet: trace.ENGINES * trace.play(fit, trace.fleet_of(fleet), "ours", sweep, SEEDS[0], day=day).rate
+        for fleet in fleets
+    }
+
+
+def plan(depths: Sequence[int], day: Day, sweep: Sweep, seed: int | None) -> Advice:
+    """What `plan` advises, from profiles with a seed's noise or without any, and the day as a CSV file."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        sweep.write_profiles(folder, trace.fleet_of(depths).pools, seed)
+        with (folder / "day.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["time", *ROUTES])
+            for second in np.arange(0.0, day[-1][0], 5.0):
+                rows.writerow([second, *trace.clients_at(float(second), day).values()])
+        found = engine_kinds.read(folder)
+        load = binned(read_csv(folder / "day.csv"), found.routes)
+    return planned(found, load, trace.ENGINES, MAX_NUM_SEQS)
+
+
+def recommended(advice: Advice, depths: Sequence[int]) -> tuple[int, ...]:
+    """The recommended fleet, as the depth of each engine."""
+    counts = zip(depths, advice.chosen.fleet, strict=True)
+    return tuple(depth for depth, count in counts for _ in range(count))
 
 
 @pytest.mark.parametrize(("fit", "day"), [("h100-9b", TABLES), ("slow-verify", FORMS)])
 def test_the_plan_is_the_best_of_all_fleets_in_simulation(fit: str, day: Day) -> None:
-    sweep = sweep_of(fit, plan.DEPTHS)
-    simulated = {fleet: plan.play(fit, fleet, day, sweep, SEEDS[0]) for fleet in plan.every_fleet()}
-    assert len(simulated) == 15
-    for noise in (None, SEEDS[0]):
-        pick = plan.depths_of(plan.plan(fit, day, sweep, noise).chosen.fleet)
-        assert pick == max(simulated, key=simulated.__getitem__)
+    sweep = sweep_of(fit, trace.DEPTHS)
+    rates = simulated(fit, trace.DEPTHS, day, sweep)
+    assert len(rates) == 15
+    for seed in (None, SEEDS[0]):
+        assert recommended(plan(trace.DEPTHS, day, sweep, seed), trace.DEPTHS) == max(
+            rates, key=rates.__getitem__
+        )
 
 
-def test_a_load_that_breathes_wants_a_mixed_fleet_in_plan_and_simulation() -> None:
+def test_a_load_that_rises_and_falls_wants_a_mixed_fleet_in_plan_and_simulation() -> None:
     fit, depths = "slow-verify", (3, 0)
-    day = plan.tide((0, 0, 8), (0, 0, 250), 60, 10, 40)
     sweep = sweep_of(fit, depths)
-    advice = plan.plan(fit, day, sweep, None, depths)
-    pick = plan.depths_of(advice.chosen.fleet, depths)
-    simulated = {fleet: plan.play(fit, fleet, day, sweep, SEEDS[0]) for fleet in plan.every_fleet(depths)}
-    assert len(set(pick)) == 2
-    assert simulated[pick] > 1.02 * max(simulated[(3,) * 4], simulated[(0,) * 4])
-    assert simulated[pick] > 0.98 * max(simulated.values())
-    assert advice.chosen.rate == pytest.approx(simulated[pick], rel=0.06)
-
-
-def test_a_day_is_written_as_plan_reads_it(tmp_path: Path) -> None:
-    plan.write_day(tmp_path / "day.csv", plan.DAYS["slow tide"])
-    with (tmp_path / "day.csv").open() as file:
-        assert next(csv.reader(file)) == ["time", *ROUTES]
-    found = read_csv(tmp_path / "day.csv")
-    assert sum(weight for weight, _ in found.rows) == plan.DAYS["slow tide"][-1][0]
-    assert found.rows[0][1] == plan.QUIET
-    assert max(counts for _, counts in found.rows) == plan.CROWD
-
-
-def test_fleets_are_named_by_their_depths() -> None:
-    assert plan.name_of((3, 3, 1, 0)) == "2 x 3 + 1 x 1 + 1 x 0"
-    assert plan.name_of(None) == "4 x own schedule"
-    assert plan.depths_of((1, 2, 1)) == (3, 1, 1, 0)
-    for fit in FITS:
-        assert sum(pool.engines for pool in plan.pools_of(fit, None)) == plan.ENGINES
-
-
-def test_noise_is_what_seeds_differ_by() -> None:
-    runs = {
-        plan.Run("h100-9b", "ramps", (3,) * 4, seed): rate
-        for seed, rate in ((1, 99.0), (2, 100.0), (3, 101.0))
-    }
-    assert plan.noise_of(runs) == pytest.approx(0.01)
-    assert plan.noise_of({plan.Run("h100-9b", "ramps", (3,) * 4, 1): 99.0}) == 0
+    advice = plan(depths, TIDE, sweep, None)
+    fleet, rates = recommended(advice, depths), simulated(fit, depths, TIDE, sweep)
+    assert len(set(fleet)) == 2
+    assert rates[fleet] > 1.02 * max(rates[(3,) * 4], rates[(0,) * 4])
+    assert rates[fleet] > 0.98 * max(rates.values())
+    assert advice.chosen.rate == pytest.approx(rates[fleet], rel=0.06)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from bench.faults import Tally
-from bench.soak import SECRETS, Oddities, Patient, Vitals, bad_requests, leaks, trends, verdict
+from bench.bad_clients import SECRETS, BadTally, bad_requests
+from bench.clients import Tally
+from bench.soak import Observed, Vitals, leaks, trends, verdict
 from bench.trend import slope
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 CALM = Vitals(at=0, megabytes=100, descriptors=40, tasks=30, in_flight=0, bodies=0, answered=100, p99_s=1)
 
 
-def patient(megabytes_in_ten_minutes: float, minutes: int = 30) -> Patient:
-    found = Patient("http://unused")
+def observed(megabytes_in_ten_minutes: float, minutes: int = 30) -> Observed:
+    found = Observed("http://unused")
     noise = np.random.default_rng(0).normal(0, 0.5, minutes * 6)
     found.samples = [
         replace(CALM, at=at, megabytes=100 + megabytes_in_ten_minutes * at / 600 + noise[number])
@@ -27,8 +28,8 @@ def patient(megabytes_in_ten_minutes: float, minutes: int = 30) -> Patient:
     return found
 
 
-def judged(found: Patient, **after: int) -> list[str]:
-    return verdict(found, Oddities(), CALM, replace(CALM, **after), [])
+def judged(found: Observed, **after: int) -> list[str]:
+    return verdict(found, BadTally(), CALM, replace(CALM, **after), [])
 
 
 @pytest.mark.parametrize("growth", [-3.0, 0.0, 0.3, 2.5, 40.0])
@@ -47,13 +48,13 @@ def test_one_measurement_has_no_slope() -> None:
 
 
 def test_a_leak_is_a_trend_and_noise_is_none() -> None:
-    assert judged(patient(0.0)) == []
-    assert judged(patient(0.5)) == []
-    assert "megabytes grow" in judged(patient(2.0))[0]
+    assert judged(observed(0.0)) == []
+    assert judged(observed(0.5)) == []
+    assert "megabytes grow" in judged(observed(2.0))[0]
 
 
 def test_what_a_run_needs_to_warm_up_is_no_trend() -> None:
-    found = patient(0.0)
+    found = observed(0.0)
     found.samples[:30] = [
         replace(sample, megabytes=20 + number) for number, sample in enumerate(found.samples[:30])
     ]
@@ -62,34 +63,36 @@ def test_what_a_run_needs_to_warm_up_is_no_trend() -> None:
 
 
 def test_descriptors_that_come_with_more_requests_are_no_trend_and_others_are() -> None:
-    found = patient(0.0)
+    found = observed(0.0)
     found.samples = [
         replace(sample, in_flight=number // 2, descriptors=40 + 2 * (number // 2))
         for number, sample in enumerate(found.samples)
     ]
     assert judged(found) == []
-    found.samples = [replace(sample, tasks=30 + number) for number, sample in enumerate(patient(0.0).samples)]
+    found.samples = [
+        replace(sample, tasks=30 + number) for number, sample in enumerate(observed(0.0).samples)
+    ]
     assert "tasks grow" in judged(found)[0]
 
 
-def test_what_stays_behind_is_told() -> None:
-    told = judged(patient(0.0), in_flight=1, descriptors=90, tasks=99)
-    assert told == [
-        "1 requests and 0 bytes stay behind",
-        "50 descriptors stay behind",
-        "69 tasks stay behind",
+def test_what_is_left_is_reported() -> None:
+    problems = judged(observed(0.0), in_flight=1, descriptors=90, tasks=99)
+    assert problems == [
+        "1 requests and 0 bytes are left",
+        "50 descriptors are left",
+        "69 tasks are left",
     ]
 
 
-def test_lost_requests_and_unexpected_answers_are_told() -> None:
-    found = patient(0.0)
-    found.total = Tally(silent=1)
-    found.total.lost["503 queue_full"] = 2
-    rogues = Oddities()
-    rogues.note("no JSON", "HTTP 500", right=False)
-    told = verdict(found, rogues, CALM, CALM, ["the key in the log"])
-    assert told == [
-        "good requests were lost: {'503 queue_full': 2}, 1 streams without an end",
+def test_failed_requests_and_unexpected_answers_are_reported() -> None:
+    found = observed(0.0)
+    found.total = Tally(cut=1)
+    found.total.failed["503 queue_full"] = 2
+    bad = BadTally()
+    bad.count("no JSON", "HTTP 500", expected=False)
+    problems = verdict(found, bad, CALM, CALM, ["the key in the log"])
+    assert problems == [
+        "good requests failed: {'503 queue_full': 2}, 1 streams without an end",
         "unexpected answers: {'no JSON: HTTP 500': 1}",
         "a secret shows: the key in the log",
     ]

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import httpx
 
-from bench.faults import engine_processes, write_config
+from bench.engines import engine_processes, write_config
 from bench.serving import ROOT, serve
 from gateway.wire.vllm.engine import read_metrics
 from tests.clients.install import Environment, environment
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from bench.faults import EngineProcess
+    from bench.engines import EngineProcess
     from bench.serving import Served
 
 MODEL = "glm-ocr"

@@ -1,11 +1,17 @@
 import hashlib
 import json
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+import yaml
+from pydantic import BaseModel
 
-from gateway.config import load, parse
+from gateway.config import Config, load, parse, route_notes
+from gateway.config.schema import Pool, Section
 from gateway.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,13 +123,51 @@ def test_the_default_route_is_the_first_unless_told() -> None:
             "vllm-mtp3:8000",
             "f.yaml:9: pools.plain.engines[0]: 'http://vllm-mtp3:8000' is listed twice",
         ),
-        ("vllm-mtp3:8000]", "u:hunter2@vllm:1]", "f.yaml:6: pools.mtp3.engines: must be http(s)://host:port"),
+        (
+            "vllm-mtp3:8000]",
+            "u:hunter2@vllm:1]",
+            "f.yaml:6: pools.mtp3.engines[0]: must be http(s)://host:port",
+        ),
         ("keys_file: null", "keys_file: keys.txt", "f.yaml:23: auth.keys_file: keys.txt cannot be read"),
         ("  table:\n", "  Tables!:\n", "f.yaml:13: routes.Tables!: a name is"),
         (
             "    queue:",
             "    profile: none.json\n    queue:",
             "f.yaml:15: routes.table.profile: none.json cannot be read",
+        ),
+        (
+            "num_speculative_tokens: 3",
+            "num_speculative_tokens: three",
+            "f.yaml:5: pools.mtp3.speculative_config.num_speculative_tokens: must be an integer of at least "
+            "1, found 'three'",
+        ),
+        (
+            "num_speculative_tokens: 3",
+            "num_draft_tokens: 3",
+            "f.yaml:5: pools.mtp3.speculative_config: needs num_speculative_tokens: an integer of at least 1",
+        ),
+        (
+            "method: mtp",
+            "method: [mtp]",
+            "f.yaml:5: pools.mtp3.speculative_config.method: must be such as mtp, eagle3, ngram, draft_model "
+            "or suffix, found a list",
+        ),
+        (
+            "num_speculative_tokens: 3}",
+            "num_speculative_tokens: 3, num_speculative_tokens_per_batch_size: [[1, 16, 3], [17, x, 0]]}",
+            "f.yaml:5: pools.mtp3.speculative_config.num_speculative_tokens_per_batch_size[1]: must be "
+            "ranges [from, to, depth], such as [[1, 63, 3], [64, 4096, 0]], found a list",
+        ),
+        (
+            "[64, 127, 0]",
+            "[60, 127, 0]",
+            "f.yaml:12: routes.text.schedule[1]: range [60, 127, 0] does not fit",
+        ),
+        (
+            "allow_hosts: []",
+            "allow_hosts: [images.example, https://images.example/]",
+            "f.yaml:24: remote_images.allow_hosts[1]: must be a host or host:port, without scheme, path or "
+            "wildcard, found 'https://images.example/'",
         ),
         (
             "  plain:\n    engines:",
@@ -320,3 +364,104 @@ def test_a_file_is_read_for_so_many_workers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         load(path, {}, workers=2)
     assert refused.value.problems[0].startswith(f"{path}:21: server.admin_port: is required with 2 workers")
+
+
+# A value of each kind that YAML has, and how errors name it.
+VALUES = {
+    "odd text": "'odd text'",
+    "-7": "-7",
+    "0.25": "0.25",
+    ".nan": ".nan",
+    "-.inf": "-.inf",
+    "true": "true",
+    "null": "nothing",
+    "2024-01-31": "the date 2024-01-31",
+    "2024-01-31T12:00:00": "the date 2024-01-31T12:00:00",
+    "!!binary eHl6": "binary data",
+    "[[]]": "a list",
+    "[]": "an empty list",
+    "{odd: {}}": "a section",
+    "{}": "an empty section",
+}
+SHOWN = re.compile(r"f\.yaml:\d+: (?P<location>\S+): .*, found (?P<found>.*)")
+
+
+def keys_of(section: type[BaseModel], place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Every key of a section and of those below it; a section of names has `text`, a route, or `mtp3`."""
+    for name, field in section.model_fields.items():
+        yield (*place, name)
+        kinds = [field.annotation, *get_args(field.annotation)]
+        below = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+        if below is not None:
+            entry = () if below is field.annotation else ("mtp3" if below is Pool else "text",)
+            yield from keys_of(below, (*place, name, *entry))
+
+
+def shown_at(document: object, location: str) -> object:
+    """What stands at a place of a document; a key that is not there has nothing."""
+    for step in re.findall(r"[^.\[\]]+", location):
+        document = document[int(step)] if isinstance(document, list) else document.get(step)  # type: ignore
+    return document
+
+
+@pytest.mark.parametrize("key", [*keys_of(Config, ())], ids=".".join)
+def test_what_an_error_found_is_what_stands_there(key: tuple[str, ...]) -> None:
+    names = {repr(yaml.safe_load(text)): name for text, name in VALUES.items()}
+    refused = 0
+    for text in VALUES:
+        document = {"model": "m", "pools": {"mtp3": {"engines": ["http://e"]}}, "routes": {"text": {}}}
+        section: Any = document
+        for step in key[:-1]:
+            section = section.setdefault(step, {})
+        section[key[-1]] = yaml.safe_load(text)
+        try:
+            parse(yaml.safe_dump(document), "f.yaml", Path(), {})
+        except ConfigError as error:
+            refused += 1
+            told = [problem for problem in error.problems if ", found " in problem]
+        else:
+            continue
+        for problem in told:
+            match = SHOWN.fullmatch(problem)
+            assert match, problem
+            stands = names[repr(shown_at(document, match["location"]))]
+            assert match["found"] == ("a value (not shown)" if "api_key" in key else stands), problem
+    assert refused
+
+
+@pytest.mark.parametrize(
+    ("routes", "sorting", "notes"),
+    [
+        ("{text: {}, key-value: {}, table: {}}", "{}", []),
+        (
+            "{text: {}, tabel: {}}",
+            "{}",
+            [
+                "routes.tabel: only requests that name it reach it: it is none of text, key-value, table, "
+                "and sorting.prompts has no prompts for it - did you mean 'table'?"
+            ],
+        ),
+        (
+            "{text: {}, invoices: {}}",
+            "{prompts: {invoices: []}}",
+            [
+                "routes.invoices: only requests that name it reach it: it is none of text, key-value, table, "
+                "and sorting.prompts has no prompts for it"
+            ],
+        ),
+        ("{text: {}, invoices: {}}", '{prompts: {invoices: ["^invoice"]}}', []),
+        ("{ocr: {}}", "{}", []),  # all requests reach it, by default
+        (
+            "{key_value: {}, text: {}}",
+            "{}",
+            [
+                "routes.key_value: only the default leads to it: it is none of text, key-value, table "
+                "- did you mean 'key-value'?"
+            ],
+        ),
+    ],
+)
+def test_a_route_that_nothing_is_sorted_into_is_noted(routes: str, sorting: str, notes: list[str]) -> None:
+    text = f"model: m\npools: {{p: {{engines: [http://e]}}}}\nroutes: {routes}\nsorting: {sorting}\n"
+    config = parse(text, "f.yaml", Path(), {})
+    assert list(route_notes(config, ("text", "key-value", "table"))) == notes

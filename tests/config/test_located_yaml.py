@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.located_yaml import Document
+from gateway.config.located_yaml import LocatedYaml
 
 
 def read(text: str, **environment: str) -> tuple[object, list[str]]:
-    document = Document("f.yaml", environment)
+    document = LocatedYaml("f.yaml", environment)
     return document.read(text), document.problems
 
 
@@ -24,7 +24,7 @@ def test_a_variable_that_is_not_set_is_a_problem_at_its_line() -> None:
 
 
 def test_problems_know_their_lines() -> None:
-    document = Document("f.yaml", {})
+    document = LocatedYaml("f.yaml", {})
     assert document.read("a:\n  - 1\n  - b: 2\n") == {"a": (1, {"b": 2})}
     document.report([(("a", 1, "b"), "x"), (("a", 1, "new", "deep"), "y"), ((), "z")])
     assert document.problems == ["f.yaml:3: a[1].b: x", "f.yaml:3: a[1].new.deep: y", "f.yaml:1: file: z"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import small_files
-from gateway.config.small_files import read_file
+from gateway.config.small_files import digest, digest_of, read_file
 
 
 def test_a_file_is_read_also_by_a_link(tmp_path: Path) -> None:
@@ -38,9 +38,19 @@ def test_a_pipe_is_waited_for_where_it_may_be_one(tmp_path: Path) -> None:
 def test_a_file_is_read_up_to_the_limit_and_no_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_files, "MOST_BYTES", 8)
+    monkeypatch.setattr(small_files, "MAX_BYTES", 8)
     (tmp_path / "file").write_bytes(b"x" * 8)
     assert len(read_file(tmp_path / "file")) == 8
     (tmp_path / "file").write_bytes(b"x" * 9)
     with pytest.raises(OSError, match="it is larger than 8 bytes"):
         read_file(tmp_path / "file")
+
+
+def test_a_digest_tells_contents_apart_and_is_empty_where_there_is_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert digest_of(path) == b""
+    path.write_bytes(b"")
+    empty = digest_of(path)
+    path.write_bytes(b"x")
+    assert len({b"", empty, digest_of(path)}) == 3
+    assert digest_of(path) == digest(b"x")

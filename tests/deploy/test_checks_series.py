@@ -15,12 +15,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.checks.objects import Rendering
 from deploy.checks.series import check, dashboard, exported, filled, names, of_dashboards
 from gateway.config import parse
-from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
+from gateway.model import Engine, Reading, Speculation, SpeculationFault, Usage
 from gateway.policy.account.acceptance import Sample, Source
 from gateway.state.fleet import Fleet
+from gateway.state.lease import Lease
 from gateway.state.store import State
 from gateway.telemetry.metrics import Metrics
 from tests.deploy.panels import QUERIES
+from tests.telemetry.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,15 +109,26 @@ async def test_what_a_gateway_exports_is_what_stands_on_its_page() -> None:
     metrics = Metrics(state)
     state.mark("e:1", up=True)
     state.record_reading("e:1", Reading(at=7.0, load=5, own=0, mismatch="another depth"))
-    metrics.sorted(SortDecision("table", Reason.DEFAULT, 1.0))
-    metrics.took("sort", 0.1)
-    metrics.chosen("table", 3)
+    lease = state.take("table")
+    assert isinstance(lease, Lease)
+    with lease:
+        lease.answer_complete(SpeculationFault.FORMAT, 1)
     metrics.shed("table", "full")
-    metrics.retried("table", "engine")
     metrics.reloaded(valid=True)
     metrics.reloaded(valid=False)
     metrics.finished(
-        route="table", pool="mtp3", code=200, seconds=1, waited_s=0, first_token_s=0.1, usage=Usage(1, 1)
+        record(
+            route="table",
+            reason="default",
+            pool="mtp3",
+            engine="e:1",
+            code=200,
+            first_token_s=0.1,
+            usage=Usage(1, 1),
+            depths=(3, 3),
+            retried=("died",),
+            overhead={"sort": 0.003},
+        )
     )
     metrics.sampled("table", "mtp3", Sample(Source.REQUEST, Speculation(1, 3, 2)))
     page = (await metrics.page("text/plain"))[0].decode()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.documents.open_document import Renderer
-from gateway.documents.render_process import Settings
+from gateway.documents.open_document import OpenDocument
+from gateway.documents.render_process import RenderSettings
 from gateway.errors import BadImage, BadRequest, Unavailable
-from gateway.wire.mistral.ocr import kind_of
+from gateway.wire.mistral import kind_of
 from tests import pdf
 from tests.support import encoded, picture
 
@@ -24,9 +24,9 @@ PAGES = pdf.document(["one", "two", "three"], broken={1})
 
 
 @asynccontextmanager
-async def opened(data: bytes = PAGES, **limits: Any) -> AsyncIterator[Renderer]:
-    settings = Settings(kind_of(data, "file"), len(data), dpi=72, max_side=2400, max_pixels=10_000_000)
-    async with Renderer(data, settings, **limits) as renderer:
+async def opened(data: bytes = PAGES, **limits: Any) -> AsyncIterator[OpenDocument]:
+    settings = RenderSettings(kind_of(data, "file"), len(data), dpi=72, max_side=2400, max_pixels=10_000_000)
+    async with OpenDocument(data, settings, **limits) as renderer:
         yield renderer
 
 
@@ -64,7 +64,7 @@ async def test_a_page_that_cannot_be_rendered_costs_no_other() -> None:
 
 
 async def test_a_document_that_cannot_be_opened_is_refused_and_its_process_gone() -> None:
-    renderer = Renderer(b"%PDF-", Settings("pdf", 5, dpi=72, max_side=2400, max_pixels=10**7))
+    renderer = OpenDocument(b"%PDF-", RenderSettings("pdf", 5, dpi=72, max_side=2400, max_pixels=10**7))
     with pytest.raises(BadRequest, match="cannot be read") as raised:
         await renderer.__aenter__()
     assert (raised.value.param, raised.value.code) == ("document", "invalid_document")
@@ -127,8 +127,8 @@ async def test_who_gives_up_a_page_leaves_no_answer_for_the_next() -> None:
 
 async def test_memory_is_bounded_and_the_page_says_so() -> None:
     large = encoded(picture("large", (4000, 4000)), "PNG")
-    settings = Settings("image", len(large), dpi=72, max_side=2400, max_pixels=10**8)
-    async with Renderer(large, settings, room=2**25) as renderer:
+    settings = RenderSettings("image", len(large), dpi=72, max_side=2400, max_pixels=10**8)
+    async with OpenDocument(large, settings, room=2**25) as renderer:
         with pytest.raises(BadRequest, match=r"memory|ended its process") as raised:
             await renderer.page(0)
         assert raised.value.code == "render_failed"

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from PIL import Image
 
-from gateway.documents.render_process import Opened, Settings, Told, serve
-from gateway.wire.mistral.ocr import kind_of
+from gateway.documents.render_process import OpenResult, PageHeader, RenderSettings, serve
+from gateway.wire.mistral import kind_of
 from tests import pdf
 from tests.support import encoded, in_every_format, picture
 
@@ -23,23 +23,23 @@ MIB = 2**20
 PAGES = pdf.document(["one", "two", "three"], broken={1})
 
 
-def settings(data: bytes, **changed: Any) -> Settings:
+def settings(data: bytes, **changed: Any) -> RenderSettings:
     usual = {"kind": kind_of(data, "file"), "dpi": 200, "max_side": 2400, "max_pixels": 10_000_000}
-    return Settings(**{**usual, "size": len(data), **changed})
+    return RenderSettings(**{**usual, "size": len(data), **changed})
 
 
 def rendered(
     data: bytes, *indices: int, **changed: Any
-) -> tuple[Opened, list[tuple[Told, Image.Image | None]]]:
+) -> tuple[OpenResult, list[tuple[PageHeader, Image.Image | None]]]:
     """Open a document and render pages of it, in this process."""
     out = io.BytesIO()
     asked = data + b"".join(b"%d\n" % index for index in indices)
     serve(io.BytesIO(asked), out, settings(data, **changed))
     out.seek(0)
-    opened = msgspec.json.decode(out.readline(), type=Opened)
-    pages: list[tuple[Told, Image.Image | None]] = []
+    opened = msgspec.json.decode(out.readline(), type=OpenResult)
+    pages: list[tuple[PageHeader, Image.Image | None]] = []
     for line in iter(out.readline, b""):
-        told = msgspec.json.decode(line, type=Told)
+        told = msgspec.json.decode(line, type=PageHeader)
         jpeg = out.read(told.size)
         pages.append((told, Image.open(io.BytesIO(jpeg), formats=["JPEG"]) if jpeg else None))
     return opened, pages
@@ -53,7 +53,7 @@ def darkness(image: Image.Image | None) -> int:
 
 def test_a_pdfs_pages_are_rendered_one_by_one_and_a_broken_one_is_told() -> None:
     opened, ((first, image), (broken, nothing), (last, other)) = rendered(PAGES, 0, 1, 2)
-    assert opened == Opened(pages=3)
+    assert opened == OpenResult(pages=3)
     assert image
     assert image.mode == "RGB"
     assert image.size == (first.width, first.height) == (1700, 2200)

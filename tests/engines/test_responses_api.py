@@ -7,7 +7,7 @@ from typing import Any
 import openai.types.responses as sdk
 from pydantic import TypeAdapter
 
-from gateway.engines.responses_api import ModelResponse
+from gateway.engines.responses_api import ResponseAnswer
 from gateway.model import Usage
 from gateway.wire import sse
 from gateway.wire.responses import read_answer, read_chunk
@@ -29,14 +29,14 @@ def events(stream: bytes) -> list[dict[str, Any]]:
     return told
 
 
-def streamed(answer: ModelResponse, *texts: str, cut: bool = False) -> list[dict[str, Any]]:
+def streamed(answer: ResponseAnswer, *texts: str, finish_reason: str = "stop") -> list[dict[str, Any]]:
     begun = answer.accepted() + answer.opening()
-    pieces = b"".join(map(answer.piece, texts))
-    return events(begun + pieces + answer.closing(tokens=3, cut=cut))
+    pieces = b"".join(map(answer.piece, texts)) + answer.piece("", finish_reason=finish_reason)
+    return events(begun + pieces + answer.closing(tokens=3, finish_reason=finish_reason))
 
 
 def test_a_streams_events_are_openais_and_tell_the_same_as_the_whole() -> None:
-    told = streamed(ModelResponse("m", "1", 7), "one", " two")
+    told = streamed(ResponseAnswer("1", "m", 7), "one", " two")
     assert [event["type"].removeprefix("response.") for event in told] == [
         "created",
         "in_progress",
@@ -49,23 +49,23 @@ def test_a_streams_events_are_openais_and_tell_the_same_as_the_whole() -> None:
         "output_item.done",
         "completed",
     ]
-    whole = json.loads(ModelResponse("m", "1", 7).whole("one two", tokens=3, cut=False))
+    whole = json.loads(ResponseAnswer("1", "m", 7).whole("one two", tokens=3, finish_reason="stop"))
     assert {**told[-1]["response"], "created_at": 0} == {**whole, "created_at": 0}
     assert sdk.Response.construct(**whole).output_text == "one two"
 
 
 def test_a_forced_tool_is_called_with_the_text() -> None:
-    told = streamed(ModelResponse("m", "1", 7, "save"), '{"a":', " 1}")
+    told = streamed(ResponseAnswer("1", "m", 7, "save"), '{"a":', " 1}")
     (call,) = told[-1]["response"]["output"]
     assert (call["type"], call["name"], json.loads(call["arguments"])) == ("function_call", "save", {"a": 1})
     assert [event["delta"] for event in told if event["type"].endswith("arguments.delta")] == ['{"a":', " 1}"]
 
 
 def test_an_answer_that_was_cut_says_so_and_all_tell_their_usage() -> None:
-    last = streamed(ModelResponse("m", "1", 7), "one", cut=True)[-1]
+    last = streamed(ResponseAnswer("1", "m", 7), "one", finish_reason="length")[-1]
     assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
     assert read_chunk(json.dumps(last).encode()).usage == Usage(7, 3)
-    whole = ModelResponse("m", "1", 7).whole("one", tokens=3, cut=True)
+    whole = ResponseAnswer("1", "m", 7).whole("one", tokens=3, finish_reason="length")
     assert json.loads(whole)["status"] == "incomplete"
     answer = read_answer(whole)
     assert answer

@@ -18,12 +18,13 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.faults import PROMPTS, Clients, Watch, blank, request_body
+from bench.clients import PROMPTS, Clients, blank, request_body
+from bench.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
-    from bench.faults import EngineProcess
+    from bench.engines import EngineProcess
     from bench.serving import Served
 
 LONG_S = 60
@@ -481,11 +482,11 @@ class Stand:
     async def beside_good_clients(self) -> AsyncIterator[Clients]:
         """Good clients before, during and after what is done here: none loses anything. Then all rests."""
         async with Clients([self.served.url], _GOOD) as clients:
-            await asyncio.wait_for(clients.answered(_GOOD), LONG_S)
+            await asyncio.wait_for(clients.wait_answered(_GOOD), LONG_S)
             yield clients
-            await asyncio.wait_for(clients.answered(2 * _GOOD), LONG_S)
+            await asyncio.wait_for(clients.wait_answered(2 * _GOOD), LONG_S)
         tally = clients.tally
-        assert (tally.lost, tally.silent, tally.told, tally.late) == ({}, 0, 0, {}), tally
+        assert (tally.failed, tally.cut, tally.error_events, tally.failed_stopping) == ({}, 0, 0, {}), tally
         assert self.served.process.poll() is None
         await self.at_rest()
 

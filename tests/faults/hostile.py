@@ -690,6 +690,18 @@ FAULTS: dict[str, Fault] = {
     ),
     "error-event-bare": events("sends an error event without a code", b'data: {"error": "broken"}\n\n', DONE),
     "abort-event": events("sends `finish_reason: abort`", event({"content": ""}, "abort") + DONE),
+    "word-error-abort": Fault(
+        "sends a word, an error event and `finish_reason: abort` at once",
+        {
+            Point.STREAM: (
+                STREAM_HEAD
+                + chunk(
+                    WORD + b"data: " + failure(code=500) + b"\n\n" + event({"content": ""}, "abort") + DONE
+                )
+                + END,
+            )
+        },
+    ),
     "no-json-event": events("sends an event that is no JSON", b"data: <html>\n\n", LAST + DONE),
     "deep-event": events("sends an event nested 100,000 deep", b"data: " + DEEP + b"\n\n", LAST + DONE),
     "invalid-utf-8-event": events(

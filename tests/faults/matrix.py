@@ -190,6 +190,7 @@ _EXPECTED: dict[str, Mapping[Point, str]] = {
     "error-event-503": _always("busy", "told failure"),
     "error-event-bare": _always("bad gateway", "told failure"),
     "abort-event": _DIED,
+    "word-error-abort": _always("died"),
     "no-json-event": _always("garbage", "answered"),
     "deep-event": _always("garbage", "answered"),
     "invalid-utf-8-event": _always("garbage", "answered"),

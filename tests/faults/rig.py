@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import itertools
 import json
 import signal
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
+import httpx
 
 from gateway.config import parse
 from gateway.engines.simulated.simulated_server import SimulatedEngine
@@ -68,7 +67,7 @@ class Proxy:
 
     gateway: Gateway
     url: str
-    http: aiohttp.ClientSession
+    http: httpx.AsyncClient
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def counted(self) -> Counter[tuple[str, str]]:
@@ -94,10 +93,10 @@ class Proxy:
     def views(self) -> list[Any]:
         return [status.view for status in self.gateway.state.snapshot().engines]
 
-    def blamed(self) -> bool:
-        """Whether the hostile engine's breaker has been opened."""
+    def blamed(self, pool: str = HOSTILE) -> bool:
+        """Whether the breaker of an engine, of the hostile one, has been opened."""
         engines = self.gateway.state.snapshot().engines
-        return any(one.phase is Phase.OPEN for one in engines if one.view.engine.pool == HOSTILE)
+        return any(one.phase is Phase.OPEN for one in engines if one.view.engine.pool == pool)
 
     def at_base(self) -> bool:
         """Whether nothing of any request is left."""
@@ -120,13 +119,14 @@ class Proxy:
             "stream": streams,
             "padding": "x" * padding,
         }
-        async with self.http.post(
+        async with self.http.stream(
+            "POST",
             self.url + "/v1/chat/completions",
-            data=io.BytesIO(json.dumps(body).encode()),
+            content=json.dumps(body).encode(),
             headers={"x-ocr-route": limit, "content-type": "application/json"},
         ) as reply:
-            had = Had(reply.status, retry_after=reply.headers.get("retry-after"))
-            async for data in reply.content.iter_any():
+            had = Had(reply.status_code, retry_after=reply.headers.get("retry-after"))
+            async for data in reply.aiter_raw():
                 had.body += data
                 if engine:
                     engine.seen(prompt.encode()).set()
@@ -135,6 +135,16 @@ class Proxy:
             else:
                 _read_whole(had)
         return had
+
+
+def had_of(answer: bytes) -> Had:
+    """Read a whole answer as it came over the wire."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status_line, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    had = Had(int(status_line.split()[1]), body, retry_after=headers.get("retry-after"))
+    _read_whole(had)
+    return had
 
 
 def _read_stream(had: Had) -> None:
@@ -268,7 +278,8 @@ async def _before(stack: contextlib.AsyncExitStack, pools: dict[str, str], scrap
     }
     gateway = Gateway(parse(json.dumps(config), "routes.yaml", Path(), {}))
     url = await stack.enter_async_context(serving(gateway))
-    proxy = Proxy(gateway, url, await stack.enter_async_context(aiohttp.ClientSession()))
+    http = httpx.AsyncClient(limits=httpx.Limits(), timeout=None, trust_env=False)
+    proxy = Proxy(gateway, url, await stack.enter_async_context(http))
     await until(lambda: all(view.up for view in proxy.views()))
     return proxy
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 from gateway.engines.simulated.faults import Kind
 from tests.faults.hostile import FAULTS, Limit, Point
 from tests.faults.matrix import OUTCOMES, PAGE, SIMULATED, SLOW, cells, placed
-from tests.faults.rig import Rig, rig, simulated
+from tests.faults.rig import HEALTHY, Rig, rig, simulated
 from tests.support import until
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ async def test_a_fault(
             check(paired, outcome, stand.paired)
         assert "stranger" not in alone.text + paired.text
         assert [proxy.blamed() for proxy in (stand.alone, stand.paired)] == [outcome.blamed] * 2
+        assert not stand.paired.blamed(HEALTHY)
     finally:
         await stand.recovers(streams=point.streams)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
@@ -74,8 +75,7 @@ async def test_a_fault_of_a_simulated_engine(kind: str, streams: bool) -> None:
     limit = (Limit.FIRST_EVENT if streams else Limit.TOTAL) if kind == "hang" else Limit.NONE
     async with simulated() as (proxy, url):
         fault = {"kind": kind, "factor": 2, "after_tokens": 5, "health": True}
-        async with proxy.http.post(f"{url}/faults", json=fault) as told:
-            assert told.status == 200
+        assert (await proxy.http.post(f"{url}/faults", json=fault)).status_code == 200
         if outcome.code == "no_engine":
             await until(lambda: not any(view.up for view in proxy.views()))
         check(await proxy.ask("Text Recognition:", streams=streams, limit=limit), outcome, proxy)

@@ -20,11 +20,11 @@ from urllib.parse import quote, quote_plus
 import pytest
 import uvloop
 
-from bench.soak import SECRETS as SOAKED
-from bench.soak import bad_requests, picture
+from bench.bad_clients import SECRETS as SOAKED
+from bench.bad_clients import bad_requests, picture
 from gateway.config import parse
 from gateway.server.app import Gateway
-from gateway.server.listen import Server
+from gateway.server.listen import GatewayServer
 from gateway.telemetry.logs import _Formatter, _Writer
 from gateway.telemetry.tracing import Tracing
 from tests.support import FakeEngine, answer, chat, chunk, completion, data_url, served, until
@@ -423,7 +423,7 @@ async def stand(logs: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[St
     engine.metrics = f"# {words}\nvllm:num_requests_running{{}} 0\n".encode()
     async with served(engine) as engine_url, served(_images) as images:
         gateway = Gateway(parse(_configured(engine_url, images, logs), "routes.yaml", logs, {}))
-        server = Server(gateway)
+        server = GatewayServer(gateway)
         serving = asyncio.create_task(server._serve())
         await until(lambda: server.started)
         await until(lambda: all(status.view.up for status in gateway.state.snapshot().engines))
@@ -441,13 +441,14 @@ def _fail_where_asked(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None
     dispatcher = gateway._running_dispatcher()
     sort = dispatcher._sort
 
-    async def fails(call: Any, facts: Any, *rest: Any) -> str:
+    async def fails(progress: Any, received: Any, *rest: Any) -> str:
+        facts = received.facts
         if "please fail" in (facts.prompt or ""):
             try:
                 raise KeyError(facts.prompt)
             except KeyError as error:
                 raise ValueError(SECRETS["fault"], facts) from error
-        return await sort(call, facts, *rest)
+        return await sort(progress, received, *rest)
 
     monkeypatch.setattr(dispatcher, "_sort", fails)
 

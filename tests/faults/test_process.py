@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from bench.faults import FAULTS, Clients, Watch, engine_processes, serving, swap, write_config
-from bench.serving import ROOT, serve
+from bench.clients import Clients
+from bench.engines import engine_processes, swap, write_config
+from bench.faults import FAULTS
+from bench.serving import ROOT, serve, serving
+from bench.watch import Watch
 from gateway.config import parse
 from gateway.server.app import Gateway
 from tests import support
@@ -27,8 +30,10 @@ from tests.faults.clients import ENDLESS, LONG_S, PATIENT, Stand, chat, status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bench.faults import EngineProcess, Sample, Tally
+    from bench.clients import Tally
+    from bench.engines import EngineProcess
     from bench.serving import Served
+    from bench.watch import Sample
 
 CLIENTS = 24
 FEW = 6
@@ -39,7 +44,7 @@ def idle(engine: EngineProcess, sample: Sample) -> bool:
 
 
 def busy(engine: EngineProcess, sample: Sample) -> bool:
-    return sample.ours[engine.name] > 2
+    return sample.requests[engine.name] > 2
 
 
 async def test_no_request_is_lost_that_had_not_begun(tmp_path: Path) -> None:
@@ -50,21 +55,21 @@ async def test_no_request_is_lost_that_had_not_begun(tmp_path: Path) -> None:
             async with Clients([served.url], CLIENTS) as clients:
                 for name, engine in zip(("kill", "garbage", "503", "drain"), engines, strict=True):
                     fault = next(fault for fault in FAULTS if fault.name.startswith(name))
-                    tally = clients.fresh()
+                    tally = clients.new_tally()
                     await fault.begin(watch, engine)
                     assert await watch.until(partial(idle, engine), LONG_S)
-                    await clients.answered(CLIENTS)
+                    await clients.wait_answered(CLIENTS)
                     await fault.heal(watch, engine)
                     assert await watch.until(partial(busy, engine), LONG_S)
-                    assert (tally.lost, tally.silent) == ({}, 0), fault.name
-                    assert fault.may_break or tally.told == 0, fault.name
+                    assert (tally.failed, tally.cut) == ({}, 0), fault.name
+                    assert fault.may_break or tally.error_events == 0, fault.name
             while any(await watch.open()):  # noqa: ASYNC110 - other processes have no event to wait on
                 await asyncio.sleep(0.05)
             async with Clients([served.url], CLIENTS) as clients:
-                await clients.answered(CLIENTS)
+                await clients.wait_answered(CLIENTS)
                 served.process.send_signal(signal.SIGTERM)
                 assert await asyncio.to_thread(served.process.wait, LONG_S) == 0
-            assert (clients.tally.lost, clients.tally.silent, clients.tally.told) == ({}, 0, 0)
+            assert (clients.tally.failed, clients.tally.cut, clients.tally.error_events) == ({}, 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +116,7 @@ async def test_it_serves_on_and_stops_though_its_log_goes_to_a(
         if log == "pipe without an end":
             os.close(reading)
         async with stand.beside_good_clients() as clients:
-            await clients.answered(10 * FEW)  # whose lines are more than the pipe holds
+            await clients.wait_answered(10 * FEW)  # whose lines are more than the pipe holds
         assert log == "pipe that nobody reads" or stand.metrics()["log_lines_lost_total"] > FEW
         await stops(stand)
     if log != "pipe without an end":
@@ -136,7 +141,7 @@ async def test_descriptors_that_run_out_refuse_some_and_are_used_again(
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (stand.descriptors() + 20, limits[1]))
             async with stand.target.peers(100):
                 cpu, began = stand.cpu_s(), time.monotonic()
-                await clients.answered(10 * FEW)
+                await clients.wait_answered(10 * FEW)
                 # One that spins on accept takes all the time there is.
                 assert stand.cpu_s() - cpu < 0.9 * (time.monotonic() - began)
                 assert stand.served.process.poll() is None
@@ -192,7 +197,7 @@ async def test_a_configuration_that_flaps_and_a_storm_of_signals_change_nothing(
             taken = stand.metrics()["config_reloads_total"]
             swap(path, good.replace("replicas: 1", "replicas: 3"))
             await becomes(lambda: stand.metrics()["config_reloads_total"] > taken)
-            await clients.answered(FEW)
+            await clients.wait_answered(FEW)
         log = stand.log()
         assert "not a regular file" in log
         assert "Traceback" not in log
@@ -217,13 +222,13 @@ async def test_keys_that_flap_keep_nobody_out_who_had_one(
                 process.send_signal(signal.SIGHUP)
                 if kind:  # half of such a file is a valid one
                     await becomes(lambda: stand.log().count("is not taken over") > before)  # noqa: B023
-            await clients.answered(2 * FEW)
+            await clients.wait_answered(2 * FEW)
         tally = clients.tally
-        assert (tally.lost, tally.silent, tally.told) == ({}, 0, 0)
+        assert (tally.failed, tally.cut, tally.error_events) == ({}, 0, 0)
         flap(path, 0, "")
         swap(path, f"one {new}\n")
         async with Clients([url], 1, keys=[new]) as clients:
-            await asyncio.wait_for(clients.answered(1), LONG_S)
+            await asyncio.wait_for(clients.wait_answered(1), LONG_S)
         assert await answered(stand) == 401
         assert old not in stand.log()
         assert new not in stand.log()
@@ -235,7 +240,7 @@ async def test_a_killed_gateway_is_served_again_on_the_same_port_at_once(
 ) -> None:
     with standing(tmp_path, engines) as stand:
         async with Clients([stand.served.url], FEW) as clients, stand.target.peers(20) as peers:
-            await clients.answered(FEW)
+            await clients.wait_answered(FEW)
             for peer in peers:
                 await peer.send(chat(stream=True, max_tokens=ENDLESS, ignore_eos=True))
             stand.served.process.kill()
@@ -245,8 +250,8 @@ async def test_a_killed_gateway_is_served_again_on_the_same_port_at_once(
                 cwd=ROOT,
                 stderr=asyncio.subprocess.DEVNULL,
             )
-            clients.fresh()
-            await clients.answered(FEW)
+            clients.new_tally()
+            await clients.wait_answered(FEW)
         await stand.at_rest()  # the engines have dropped what the killed one had begun
         again.terminate()
         assert await again.wait() == 0
@@ -260,7 +265,7 @@ async def test_it_stops_in_the_middle_of_any_of_this(
     with standing(tmp_path, engines) as stand:
         pid, path = stand.served.process.pid, tmp_path / "routes.yaml"
         async with stand.target.peers(50) as peers, Clients([stand.served.url], FEW) as clients:
-            await clients.answered(FEW)
+            await clients.wait_answered(FEW)
             if while_ == "descriptors":
                 soft = stand.descriptors() - 10
                 resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, soft))
@@ -288,9 +293,9 @@ async def test_steps_of_the_wall_clock_change_nothing(monkeypatch: pytest.Monkey
         async with support.serving(gateway) as at:
             await support.until(lambda: all(one.view.up for one in gateway.state.snapshot().engines))
             async with Clients([at], 2) as clients:
-                await clients.answered(20)
+                await clients.wait_answered(20)
             tally = clients.tally
-            assert (tally.lost, tally.silent, tally.told) == ({}, 0, 0)
+            assert (tally.failed, tally.cut, tally.error_events) == ({}, 0, 0)
             assert gateway.state.snapshot().routes["text"].in_flight == 0
             assert all(
                 one.reading_age_s is None or one.reading_age_s >= 0
@@ -333,12 +338,12 @@ async def test_a_resolver_that_lies_costs_no_request_and_leaves_nothing_behind(
         async with support.serving(gateway) as at:
             await support.until(lambda: gateway.state.is_up("text"))
             async with Clients([at], 2) as clients:
-                await clients.answered(5)
+                await clients.wait_answered(5)
                 first = next(turns)
                 await support.until(lambda: next(turns) > first + 300, LONG_S)
-                await clients.answered(5)
+                await clients.wait_answered(5)
             tally = clients.tally
-            assert (tally.lost, tally.silent, tally.told) == ({}, 0, 0)
+            assert (tally.failed, tally.cut, tally.error_events) == ({}, 0, 0)
             assert len(gateway.state.snapshot().engines) < 100
             assert len(asyncio.all_tasks()) < 200
 
@@ -362,7 +367,7 @@ async def test_engines_that_are_killed_stopped_and_continued_again_and_again_los
                     # A request has one retry: what this fault sent elsewhere must have ended before the next.
                     enough = clients.tally.answered + 4 * CLIENTS
                     assert await watch.until(partial(has_answered, clients.tally, enough), LONG_S)
-            assert (clients.tally.lost, clients.tally.silent) == ({}, 0)
+            assert (clients.tally.failed, clients.tally.cut) == ({}, 0)
             while any(await watch.open()):  # noqa: ASYNC110 - other processes have no event to wait on
                 await asyncio.sleep(0.05)
 

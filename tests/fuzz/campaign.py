@@ -1,4 +1,4 @@
-"""Sends many seeded requests, counts what comes back and keeps what went wrong."""
+"""Sends many seeded requests, counts the answers and keeps the requests that had wrong ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.fuzz.documented import Client, run_random, systematic
-from tests.fuzz.exchange import Wrong, check, exchange
+from tests.fuzz.exchange import WrongAnswer, check, exchange
 from tests.fuzz.mutations import KINDS
 from tests.fuzz.seeds import seeds
 from tests.fuzz.target import IMAGE_PORT
@@ -30,36 +30,36 @@ _AT_ONCE = 16
 
 @dataclass
 class Tally:
-    """What came back: by status (0: closed without an answer), the slowest answer, and what went wrong."""
+    """Answers by status (0: closed without one), the slowest, and what was wrong."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     slowest: tuple[float, str] = (0.0, "")
-    wrong: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     @property
     def sent(self) -> int:
-        return sum(self.statuses.values()) + len(self.wrong)
+        return sum(self.statuses.values()) + len(self.problems)
 
     def count(self, status: int, seconds: float, name: str) -> None:
         self.statuses[status] += 1
         self.slowest = max(self.slowest, (seconds, name))
 
-    def fail(self, name: str, raw: bytes, error: Wrong) -> None:
-        """Keep a request so that `python -m tests.fuzz.long --replay FILE` sends it again."""
+    def fail(self, name: str, raw: bytes, error: WrongAnswer) -> None:
+        """Keep a request, for `python -m tests.fuzz.long --replay FILE`."""
         OUT.mkdir(exist_ok=True)
         path = OUT / f"{name.replace(':', '-')}.http"
         path.write_bytes(raw)
-        self.wrong.append(f"{name} ({path}): {error}")
+        self.problems.append(f"{name} ({path}): {error}")
 
 
 def mutation(number: int, kind: str, index: int) -> bytes:
-    """Return the request that these three name, always the same."""
+    """Return the request with this name; always the same one."""
     rng = random.Random(f"{number}:{kind}:{index}")
     return KINDS[kind](rng, rng.choice(seeds()))
 
 
 async def replay(target: Target, requests: Iterable[tuple[str, bytes]], tally: Tally) -> None:
-    """Send requests' bytes, some at a time, each on a connection of its own."""
+    """Send requests, some at a time, each on a connection of its own."""
     left = iter(requests)
 
     async def client() -> None:
@@ -69,7 +69,7 @@ async def replay(target: Target, requests: Iterable[tuple[str, bytes]], tally: T
                 answer = await exchange(target.port, raw)
                 if answer:
                     check(answer, head=raw.startswith(b"HEAD "))
-            except Wrong as error:
+            except WrongAnswer as error:
                 tally.fail(name, raw, error)
             else:
                 tally.count(answer.status if answer else 0, answer.seconds if answer else 0.0, name)
@@ -77,15 +77,15 @@ async def replay(target: Target, requests: Iterable[tuple[str, bytes]], tally: T
     await asyncio.gather(*(client() for _ in range(_AT_ONCE)))
 
 
-def mutate(target: Target, number: int, counts: dict[str, int], tally: Tally) -> None:
-    """Send so many mutations of each kind."""
+def send_mutations(target: Target, number: int, counts: dict[str, int], tally: Tally) -> None:
+    """Send this many mutations of each kind."""
     for kind, count in counts.items():
         named = ((f"{number}:{kind}:{index}", mutation(number, kind, index)) for index in range(count))
         asyncio.run(replay(target, named, tally))
 
 
-def walk(target: Target, number: int, random_cases: int, tally: Tally, *, every: int = 1) -> None:
-    """Send what the document allows and forbids: each of its edges, or each so-manieth, then random cases."""
+def send_documented(target: Target, number: int, random_cases: int, tally: Tally, *, every: int = 1) -> None:
+    """Send what the document allows and forbids: every n-th of its edge cases, then random cases."""
     client = Client(target.url)
     document = client.document()
     last: list[Sent] = []
@@ -95,7 +95,7 @@ def walk(target: Target, number: int, random_cases: int, tally: Tally, *, every:
         last.clear()
         try:
             client.send(case, last.append)
-        except Wrong as error:
+        except WrongAnswer as error:
             tally.fail(name, last[0].raw if last else b"", error)
         else:
             tally.count(last[0].answer.status, last[0].answer.seconds, f"{name} {case.operation.label}")

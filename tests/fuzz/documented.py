@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks
 
 from tests import pdf
-from tests.fuzz.exchange import Answer, Wrong, check
+from tests.fuzz.exchange import Answer, WrongAnswer, check
 from tests.fuzz.seeds import images, raw_request
 from tests.fuzz.target import HANG_S, KEY, ROUTES
 from tests.support import data_url
@@ -37,7 +36,7 @@ _CHECKS = [
     checks.negative_data_rejection,
     checks.positive_data_acceptance,
 ]
-# Of what is left to engines only a few values are tried: any JSON would do, and take most of the time.
+# Members that only engines read get a few values: trying any JSON would take most of the time.
 _UNREAD = [None, {}, "x", 1, {"type": "json_object"}]
 
 schemathesis.openapi.format(
@@ -53,14 +52,14 @@ schemathesis.openapi.format(
 
 @dataclass(frozen=True)
 class Sent:
-    """One request that went out, as it went, and its answer."""
+    """One request's bytes, and its answer."""
 
     raw: bytes
     answer: Answer
 
 
 class Client:
-    """Sends cases of a document to a gateway, one after the other."""
+    """Sends a document's cases to a gateway, one after the other."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -73,16 +72,16 @@ class Client:
         return document
 
     def send(self, case: Case[Any], kept: Callable[[Sent], None]) -> None:
-        """Send one case and check its answer; `kept` is called with both before.
+        """Send one case, pass it to `kept` with its answer, then check that.
 
         Raises:
-            Wrong: the answer is not as the document says, or takes longer than HANG_S.
+            WrongAnswer: the answer is not as the document says, or takes longer than HANG_S.
         """
         started = time.perf_counter()
         try:
             response = case.call(base_url=self._url, session=self._session, timeout=HANG_S)
         except requests.RequestException as error:
-            raise Wrong(f"{case.as_curl_command()}: {error}") from error
+            raise WrongAnswer(f"{case.as_curl_command()}: {error}") from error
         headers = {name.encode(): ",".join(values).encode() for name, values in response.headers.items()}
         answer = Answer(response.status_code, headers, response.content, time.perf_counter() - started)
         kept(Sent(_raw(response.request), answer))
@@ -90,11 +89,11 @@ class Client:
         try:
             case.validate_response(response, checks=_CHECKS)
         except FailureGroup as failures:
-            raise Wrong(str(failures)) from failures
+            raise WrongAnswer(str(failures)) from failures
 
 
 def systematic(document: dict[str, Any]) -> Iterator[Case[Any]]:
-    """Yield the edges of every operation: each member present, missing, mistyped; methods that it lacks."""
+    """Yield every operation's edge cases: each member present, missing or mistyped, and other methods."""
     for mode in GenerationMode:
         for operation in _operations(document, mode):
             config = operation.schema.config.generation_for(operation=operation, phase="coverage")
@@ -106,7 +105,7 @@ def systematic(document: dict[str, Any]) -> Iterator[Case[Any]]:
 def run_random(
     document: dict[str, Any], examples: int, number: int, send: Callable[[Case[Any]], None]
 ) -> None:
-    """Send random cases of the completions, as many allowed as forbidden ones, reproducibly by `number`."""
+    """Send random cases of POST operations, half of them allowed, reproducibly by `number`."""
     for mode in GenerationMode:
         for operation in _operations(document, mode):
             if operation.method.upper() != "POST":
@@ -134,7 +133,7 @@ def _operations(document: dict[str, Any], mode: GenerationMode) -> list[APIOpera
 
 
 def _narrowed(document: dict[str, Any], mode: GenerationMode) -> dict[str, Any]:
-    """The document with what this gateway's configuration adds: which models and routes there are."""
+    """Return the document with the models and routes of this gateway's configuration."""
     document = copy.deepcopy(document)
     parts = document["components"]
     parts["parameters"]["Route"]["schema"]["enum"] = list(ROUTES)
@@ -168,15 +167,3 @@ def _raw(sent: requests.PreparedRequest) -> bytes:
 
 def _text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
-
-
-def checked(document: dict[str, Any]) -> None:
-    """Check that a document is one of OpenAPI, with examples that its own schemas allow.
-
-    Raises:
-        Wrong: it is not.
-    """
-    try:
-        schemathesis.openapi.from_dict(json.loads(json.dumps(document))).validate()
-    except Exception as error:
-        raise Wrong(str(error)) from error

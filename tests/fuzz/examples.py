@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.examples`: the property tests of what reads bytes from outside, in a long form."""
+"""`python -m tests.fuzz.examples`: the parsers' property tests, with many examples."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PARSERS = (
 
 
 class _Counting:
-    """A plugin of pytest: how many examples each file's tests ran."""
+    """A plugin of pytest that counts the examples of each file's tests."""
 
     def __init__(self) -> None:
         self.ran: Counter[str] = Counter()
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        told = getattr(item, "hypothesis_statistics", "") if call.when == "call" else ""
-        self.ran[item.location[0]] += sum(map(int, re.findall(r"(\d+) passing", told)))
+        statistics = getattr(item, "hypothesis_statistics", "") if call.when == "call" else ""
+        self.ran[item.location[0]] += sum(map(int, re.findall(r"(\d+) passing", statistics)))
 
 
 def main() -> int:
-    """Run it; the exit status is not 0 where a test fails or fewer examples ran than were asked for."""
+    """Run them; return an exit status other than 0 where a test fails or too few examples ran."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.examples", description=__doc__)
     parser.add_argument("--each", type=int, default=3500, help="examples of each property")
     parser.add_argument("--least", type=int, default=100_000, help="fewer in all are a failure")

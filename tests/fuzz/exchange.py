@@ -1,4 +1,4 @@
-"""One request's bytes over a connection of its own, and what an answer to whatever was sent must be like."""
+"""One request's bytes over a connection of its own, and checks that hold for every answer."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import h11
 
 from tests.fuzz.target import HANG_S, KEY, LIMITED
 
-# A fault of the engine's, or no place on one: told as such, with when to come back.
-BY_DESIGN = (502, 503, 504)
+# The engine failed, or has no place: right answers to some requests.
+ENGINE_STATUSES = (502, 503, 504)
 _SANE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 
 
-class Wrong(Exception):
-    """An answer that must not be."""
+class WrongAnswer(Exception):
+    """An answer that breaks a rule."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back first, and how many seconds it took from the last byte sent."""
+    """The first answer on a connection, and how many seconds it took."""
 
     status: int
     headers: dict[bytes, bytes]
@@ -35,15 +35,15 @@ async def exchange(port: int, raw: bytes) -> Answer | None:
     """Send bytes on a fresh connection and read the answer; None where the connection was closed without one.
 
     Raises:
-        Wrong: neither came within HANG_S, or it is no proper HTTP.
+        WrongAnswer: neither came within HANG_S, or it is no proper HTTP.
     """
     try:
         async with asyncio.timeout(HANG_S):
             return await _exchange(port, raw)
     except TimeoutError as error:
-        raise Wrong(f"no answer within {HANG_S:g} s") from error
+        raise WrongAnswer(f"no answer within {HANG_S:g} s") from error
     except h11.RemoteProtocolError as error:
-        raise Wrong(f"not HTTP: {error}") from error
+        raise WrongAnswer(f"not HTTP: {error}") from error
 
 
 async def _exchange(port: int, raw: bytes) -> Answer | None:
@@ -74,10 +74,10 @@ async def _exchange(port: int, raw: bytes) -> Answer | None:
             elif isinstance(event, h11.EndOfMessage) and response:
                 headers = dict(response.headers)
                 if len(headers) < len(response.headers):
-                    raise Wrong(f"a header stands twice: {response.headers}")
+                    raise WrongAnswer(f"a header stands twice: {response.headers}")
                 return Answer(response.status_code, headers, body, time.perf_counter() - started)
             elif not isinstance(event, h11.InformationalResponse):
-                raise Wrong(f"an unexpected end: {event!r}")
+                raise WrongAnswer(f"an unexpected end: {event!r}")
     finally:
         sending.cancel()
         writer.transport.abort()
@@ -92,33 +92,33 @@ async def _send(writer: asyncio.StreamWriter, raw: bytes) -> None:
 
 
 def check(answer: Answer, *, head: bool = False) -> None:
-    """Check what holds for every answer.
+    """Check an answer by the rules for all.
 
     Raises:
-        Wrong: it does not.
+        WrongAnswer: it breaks one.
     """
     status, headers = answer.status, answer.headers
-    if status >= 500 and status not in BY_DESIGN:
-        raise Wrong(f"HTTP {status}: {answer.body[:300]!r}")
+    if status >= 500 and status not in ENGINE_STATUSES:
+        raise WrongAnswer(f"HTTP {status}: {answer.body[:300]!r}")
     if status in (429, 503) and not headers.get(b"retry-after", b"").isdigit():
-        raise Wrong(f"HTTP {status} without Retry-After")
+        raise WrongAnswer(f"HTTP {status} without Retry-After")
     if b"x-request-id" in headers and not _SANE_ID.fullmatch(headers[b"x-request-id"]):
-        raise Wrong(f"x-request-id: {headers[b'x-request-id']!r}")
+        raise WrongAnswer(f"x-request-id: {headers[b'x-request-id']!r}")
     if b"x-evil" in headers:
-        raise Wrong("a header was injected")
-    told = answer.body + b"".join(headers.values())
-    if KEY.encode() in told or LIMITED.encode() in told:
-        raise Wrong("the API key came back")
+        raise WrongAnswer("a header was injected")
+    everything = answer.body + b"".join(headers.values())
+    if KEY.encode() in everything or LIMITED.encode() in everything:
+        raise WrongAnswer("the API key came back")
     if status >= 400 and not head:
         _check_error(answer)
 
 
 def _check_error(answer: Answer) -> None:
     if answer.headers.get(b"content-type") != b"application/json":
-        raise Wrong(f"an error of type {answer.headers.get(b'content-type')!r}: {answer.body[:300]!r}")
+        raise WrongAnswer(f"an error of type {answer.headers.get(b'content-type')!r}: {answer.body[:300]!r}")
     try:
         error = json.loads(answer.body)["error"]
         if error.keys() != {"message", "type", "param", "code"} or not error["message"]:
-            raise Wrong(f"not an error's shape: {error}")
+            raise WrongAnswer(f"not an error's shape: {error}")
     except (ValueError, KeyError, TypeError) as failure:
-        raise Wrong(f"not an error's shape: {answer.body[:300]!r}") from failure
+        raise WrongAnswer(f"not an error's shape: {answer.body[:300]!r}") from failure

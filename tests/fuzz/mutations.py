@@ -1,4 +1,4 @@
-"""Seeded damage to requests: to their JSON values, to their bodies' bytes, to all that goes over the wire."""
+"""Seeded damage to requests: to JSON values, to the body's bytes, or to any byte on the connection."""
 
 from __future__ import annotations
 
@@ -17,114 +17,49 @@ if TYPE_CHECKING:
 _VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1e308, -0.0, 2**31, 2**63, 2**64, -(2**63), 10**400, 1e-320),
     *("", "\0", "\ud800", "\udfff\ud800", "\u202e", "\ufeff", "a\r\nx-evil: 1", "glm-ocr:", ":table", "%00"),
-    *(
-        "A" * 5000,
-        "file:///etc/passwd",
-        "http://169.254.169.254/",
-        "data:,",
-        "data:image/png;base64,",
-        "é" * 300,
-    ),
-    *([], {}, [[]], [None], {"": None}, {"url": None}, [{"type": "image_url"}], {"a": {"b": {"c": []}}}),
+    *("A" * 5000, "file:///etc/passwd", "http://169.254.169.254/", "data:,", "data:image/png;base64,"),
+    *("é" * 300, [], {}, [[]], [None], {"": None}, {"url": None}, [{"type": "image_url"}]),
+    {"a": {"b": {"c": []}}},
 )
 _NUMBERS = (
-    b"1e999",
-    b"-1e999",
-    b"9" * 400,
-    b"9" * 5000,
-    b"0" * 50 + b"1",
-    b"1e-999",
-    b"-",
-    b"0x10",
-    b"NaN",
+    *(b"1e999", b"-1e999", b"9" * 400, b"9" * 5000, b"0" * 50 + b"1", b"1e-999", b"-", b"0x10", b"NaN"),
     b"Infinity",
 )
 _BYTES = (
-    b"\0",
-    b"\xff",
-    b"\xfe\xff",
-    b"\xed\xa0\x80",
-    b"\xc0\x80",
-    b"\xf5\x80\x80\x80",
-    b"\xef\xbb\xbf",
+    *(b"\0", b"\xff", b"\xfe\xff", b"\xed\xa0\x80", b"\xc0\x80", b"\xf5\x80\x80\x80", b"\xef\xbb\xbf"),
     b"\x1b[2J",
 )
 _ESCAPES = (b"\\ud800", b"\\udc00\\ud800", b"\\u0000", b"\\x00", b"\\", b"\\u12", b"\\uD83D")
+_SHORT_HEADERS = (
+    "content-length: 0|content-length: -1|content-length: +5|content-length: 99999999999999999999|"
+    "content-length: 5, 5|content-length: \u00b2|content-length: 5000000|transfer-encoding: chunked|"
+    "transfer-encoding: gzip, chunked|transfer-encoding: xchunked|transfer-encoding : chunked|"
+    "content-encoding: gzip|content-type: text/plain|content-type: application/json; charset=utf-16|"
+    "content-type: |host: |host: a\tb|connection: close|connection: keep-alive, upgrade|"
+    "upgrade: websocket|upgrade: h2c|http2-settings: AAMAAABkAAQAAP__|expect: 100-continue|"
+    "expect: 200-maybe|authorization: Bearer nobody|authorization: |authorization: Basic Zm9v|"
+    "x-request-id: ../../etc|x-request-id: a b|x-request-id: \x7f|x-ocr-route: nowhere|"
+    "x-ocr-route: \u00e9|traceparent: 00-0-0-00|x-forwarded-for: 1.2.3.4|forwarded: for=1.2.3.4|"
+    ": empty|no colon| folded: line|te: trailers|trailer: x-evil|keep-alive: 1"
+)
 _HEADERS = (
-    *(
-        "content-length: 0",
-        "content-length: -1",
-        "content-length: +5",
-        "content-length: 99999999999999999999",
-    ),
-    *(
-        "content-length: 5, 5",
-        "content-length: \u00b2",
-        "content-length: 5000000",
-        "transfer-encoding: chunked",
-    ),
-    *("transfer-encoding: gzip, chunked", "transfer-encoding: xchunked", "transfer-encoding : chunked"),
-    *("content-encoding: gzip", "content-type: text/plain", "content-type: application/json; charset=utf-16"),
-    *("content-type: ", "host: ", "host: a\tb", "connection: close", "connection: keep-alive, upgrade"),
-    *("upgrade: websocket", "upgrade: h2c", "http2-settings: AAMAAABkAAQAAP__", "expect: 100-continue"),
-    *(
-        "expect: 200-maybe",
-        "authorization: Bearer nobody",
-        "authorization: ",
-        "authorization: Basic Zm9v",
-    ),
-    *(
-        "x-request-id: ../../etc",
-        "x-request-id: a b",
-        "x-request-id: \x7f",
-        "x-ocr-route: nowhere",
-        "x-ocr-route: \u00e9",
-    ),
-    *(
-        "traceparent: 00-0-0-00",
-        "traceparent: ff-" + "a" * 32 + "-" + "b" * 16 + "-01",
-        "tracestate: " + "a=b," * 200,
-    ),
-    *(
-        "x-forwarded-for: 1.2.3.4",
-        "forwarded: for=1.2.3.4",
-        "cookie: " + "c" * 3000,
-        "accept: */*;q=" + "1" * 400,
-    ),
-    *(
-        ": empty",
-        "no colon",
-        " folded: line",
-        "x: " + "y" * 20_000,
-        "te: trailers",
-        "trailer: x-evil",
-        "keep-alive: 1",
-    ),
+    *_SHORT_HEADERS.split("|"),
+    f"traceparent: ff-{'a' * 32}-{'b' * 16}-01",
+    "tracestate: " + "a=b," * 200,
+    "cookie: " + "c" * 3000,
+    "accept: */*;q=" + "1" * 400,
+    "x: " + "y" * 20_000,
+)
+_SHORT_PATHS = (
+    "/ /v1/chat/completions/ //v1/chat/completions /v1//chat/completions /v1/./chat/completions "
+    "/health/../v1/models /v1/%63hat/completions /v1/chat/completions%00 /v1/chat/completions#f "
+    "http://evil.example/v1/chat/completions * /status /metrics /ready /openapi.json /\xe9 /v1/models "
+    "/health /v1/ocr"
 )
 _PATHS = (
-    *(
-        "/",
-        "/v1/chat/completions/",
-        "//v1/chat/completions",
-        "/v1//chat/completions",
-        "/v1/./chat/completions",
-    ),
-    *(
-        "/health/../v1/models",
-        "/v1/%63hat/completions",
-        "/v1/chat/completions%00",
-        "/v1/chat/completions?x=" + "y" * 500,
-    ),
-    *(
-        "http://evil.example/v1/chat/completions",
-        "*",
-        "/status",
-        "/metrics",
-        "/ready",
-        "/openapi.json",
-        "/\xe9",
-    ),
-    *("/v1/models", "/health", "/v1/chat/completions#f", "/v1/ocr", "/" + "a" * 4000),
+    *_SHORT_PATHS.split(" "),
+    "/v1/chat/completions?x=" + "y" * 500,
+    "/" + "a" * 4000,
 )
 _METHODS = ("GET", "HEAD", "PUT", "OPTIONS", "CONNECT", "TRACE", "PRI", "post", "DELETE", "P\u00d6ST", "")
 _VERSIONS = ("HTTP/1.0", "HTTP/2.0", "HTTP/0.9", "http/1.1", "HTTP/1.1 ", "HTTP/9999.1", "")
@@ -137,15 +72,15 @@ def mutated_json(rng: Random, seed: Seed) -> bytes:
         body = _changed(rng, body)
     text = json.dumps(body)
     if rng.random() < 0.15 and text.startswith("{"):
-        twice = rng.choice(("model", "messages", "stream", "stream_options", "metadata", "n"))
+        name = rng.choice(("model", "messages", "stream", "stream_options", "metadata", "n"))
         value = json.dumps(rng.choice(_VALUES))
-        text = f'{{"{twice}":{value},{text[1:]}' if rng.random() < 0.5 else f'{text[:-1]},"{twice}":{value}}}'
+        text = f'{{"{name}":{value},{text[1:]}' if rng.random() < 0.5 else f'{text[:-1]},"{name}":{value}}}'
     headers = seed.headers if rng.random() < 0.95 else {**seed.headers, "authorization": f"Bearer {LIMITED}"}
     return raw_request("POST", seed.path, text.encode(), headers, chunks=rng.choice((0, 0, 0, 1, 5)))
 
 
 def mutated_body(rng: Random, seed: Seed) -> bytes:
-    """Return a client's request with bytes of its body damaged; the request around it is in order."""
+    """Return a client's request with bytes of its body damaged; its head is valid."""
     body = json.dumps(seed.body).encode()
     for _ in range(rng.randint(1, 4)):
         body = rng.choice(_DAMAGES)(rng, body)
@@ -158,7 +93,7 @@ def mutated_body(rng: Random, seed: Seed) -> bytes:
 
 
 def mutated_wire(rng: Random, seed: Seed) -> bytes:
-    """Return what goes over the connection with its request line, headers, framing or any byte damaged."""
+    """Return a client's request with its request line, headers, framing or any byte damaged."""
     head, _, body = seed.raw().partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     for _ in range(rng.randint(1, 3)):
@@ -246,7 +181,7 @@ def _insert(pieces: tuple[bytes, ...]) -> Callable[[Random, bytes], bytes]:
 
 
 def _renumber(rng: Random, data: bytes) -> bytes:
-    """Put another number in the place of one."""
+    """Replace a digit by another number."""
     places = [at for at in range(len(data)) if data[at : at + 1].isdigit()] or [len(data)]
     at = rng.choice(places)
     return data[:at] + rng.choice(_NUMBERS) + data[at + 1 :]

@@ -1,4 +1,4 @@
-"""What real OCR clients send, as bytes on a connection: what mutations start from."""
+"""Requests of real OCR clients, from which mutations start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAGE = picture("Total 42.50", (64, 32), 10)
 
 @dataclass(frozen=True)
 class Seed:
-    """One client's request: what is sent where, with which headers besides the usual ones."""
+    """One client's request, with its headers besides the usual ones."""
 
     name: str
     body: dict[str, Any]
@@ -28,14 +28,14 @@ class Seed:
     headers: dict[str, str] = field(default_factory=dict)
 
     def raw(self) -> bytes:
-        """Return it as it goes over a connection."""
+        """Return its bytes on a connection."""
         return raw_request("POST", self.path, json.dumps(self.body).encode(), self.headers)
 
 
 def raw_request(
     method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None, *, chunks: int = 0
 ) -> bytes:
-    """Return a request as it goes over a connection; with `chunks` its body comes in so many."""
+    """Return a request's bytes on a connection; with `chunks` its body is sent in that many."""
     lines = {
         "host": "127.0.0.1",
         "authorization": f"Bearer {KEY}",

@@ -1,4 +1,4 @@
-"""What is fuzzed: `ocr-gateway serve` as a process of its own, before an engine that answers as vLLM does."""
+"""The gateway under fuzz: `ocr-gateway serve` in a process, with an engine that answers as vLLM does."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from bench.serving import Served
 
 KEY = "fuzz-0123456789abcdef"
-# One that may ask a few times a minute only.
+# The key of a client with small limits.
 LIMITED = "slow-0123456789abcdef"
-# In a URL it stands for the port on which images are served.
+# In a seed's URL it stands for the port of the image server.
 IMAGE_PORT = 99999
 ROUTES = ("text", "key-value", "table")
-# A request that is not whole is given up after these.
+# The gateway's limit for sending a request.
 SLOW_S = 1.0
-# Longer than any time limit of the gateway's own: who waits longer for an answer found a hang.
+# Longer than any of the gateway's time limits: no answer until then is a hang.
 HANG_S = 20.0
 
 
 class Engine(FakeEngine):
-    """Answers what is JSON and refuses, as vLLM would, what is not; keeps nothing; has an image, too."""
+    """Answers requests that are JSON, refuses others as vLLM does, and serves an image."""
 
     image = png("remote", (64, 32))
 
@@ -113,8 +113,8 @@ class Target:
         with open(f"/proc/{self.served.process.pid}/statm") as pages:
             return int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-    def busy(self) -> dict[str, float]:
-        """Return what it holds now that it does not hold when it has nothing to do."""
+    def held(self) -> dict[str, float]:
+        """Return the gauges that are not 0 and are 0 at rest."""
         held: dict[str, float] = {}
         for line in self.page("/metrics").splitlines():
             series, _, value = line.rpartition(" ")
@@ -122,20 +122,20 @@ class Target:
                 held[series] = float(value)
         return held
 
-    def check_base(self, within_s: float = HANG_S) -> None:
-        """Check that it lives, and comes back to holding nothing.
+    def check_at_rest(self, within_s: float = HANG_S) -> None:
+        """Check that it runs, and comes to rest.
 
         Raises:
             AssertionError: it does not.
         """
         end = time.monotonic() + within_s
-        while held := self.busy():
+        while held := self.held():
             assert time.monotonic() < end, f"still held: {held}"
             time.sleep(0.05)
         assert self.served.process.poll() is None
 
-    def faults(self) -> list[str]:
-        """Return the log's lines that tell of a fault of its own, with the first of what follows each."""
+    def own_faults(self) -> list[str]:
+        """Return the log's lines that report a fault of the gateway, with the lines behind each."""
         lines = self.log.read_text(errors="replace").splitlines()
         return [
             "\n".join(lines[number : number + 30])
@@ -152,7 +152,7 @@ _HELD = (
 
 @contextlib.contextmanager
 def target(folder: Path, **sections: Any) -> Iterator[Target]:
-    """Serve what is fuzzed; `sections` replace those of its configuration."""
+    """Serve the gateway under fuzz; `sections` replace those of its configuration."""
     with engine() as url:
         keys, config, log = folder / "keys", folder / "routes.yaml", folder / "log"
         keys.write_text(f"fuzz {KEY}\nlimited {LIMITED}\n")

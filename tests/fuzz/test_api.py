@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fuzz.campaign import Tally, mutate, replay, walk
+from tests.fuzz.campaign import Tally, replay, send_documented, send_mutations
 from tests.fuzz.target import target
 
 if TYPE_CHECKING:
@@ -32,20 +32,20 @@ def tally(fuzzed: Target) -> Iterator[Tally]:
     """What a test sends; afterwards nothing was wrong, and nothing is left behind."""
     tally = Tally()
     yield tally
-    assert tally.wrong == []
-    assert fuzzed.faults() == []
-    fuzzed.check_base()
+    assert tally.problems == []
+    assert fuzzed.own_faults() == []
+    fuzzed.check_at_rest()
 
 
 def test_all_that_the_document_allows_and_forbids(fuzzed: Target, tally: Tally) -> None:
-    walk(fuzzed, SEED, 0, tally, every=3)
+    send_documented(fuzzed, SEED, 0, tally, every=3)
     assert tally.statuses[200] > 50
     assert tally.statuses[400] > 50
 
 
 @pytest.mark.parametrize("kind", ["json", "body", "wire"])
 def test_damaged_requests(fuzzed: Target, tally: Tally, kind: str) -> None:
-    mutate(fuzzed, SEED, {kind: 100}, tally)
+    send_mutations(fuzzed, SEED, {kind: 100}, tally)
     assert tally.sent == 100
 
 

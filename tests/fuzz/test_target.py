@@ -1,4 +1,4 @@
-"""Every input that fuzzing starts from, or once found something with, without the fuzzer."""
+"""The fuzzer's corpus and random bytes, without the fuzzer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuzz.target import PARSERS, one
+from fuzz.target import PARSERS, run_input
 
 CORPUS = sorted((Path(__file__).parents[2] / "fuzz" / "corpus").iterdir())
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
 def test_no_input_of_the_corpus_breaks_a_parser(path: Path) -> None:
-    one(path.read_bytes())
+    run_input(path.read_bytes())
 
 
 def test_the_corpus_is_small_and_reaches_every_parser() -> None:
@@ -26,7 +26,7 @@ def test_the_corpus_is_small_and_reaches_every_parser() -> None:
 
 @given(st.binary(max_size=100), st.sampled_from(range(len(PARSERS))))
 def test_no_bytes_break_a_parser(data: bytes, parser: int) -> None:
-    one(bytes([parser]) + data)
+    run_input(bytes([parser]) + data)
 
 
 @given(st.sampled_from(CORPUS), st.data())
@@ -34,4 +34,4 @@ def test_no_damage_to_the_corpus_breaks_a_parser(path: Path, data: st.DataObject
     whole = path.read_bytes()
     at = data.draw(st.integers(1, len(whole)))
     piece = data.draw(st.binary(max_size=8) | st.sampled_from([b"", whole[1 : 1 + at]]))
-    one(whole[:at] + piece + whole[at + data.draw(st.integers(0, 16)) :])
+    run_input(whole[:at] + piece + whole[at + data.draw(st.integers(0, 16)) :])

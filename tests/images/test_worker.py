@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.images.worker import HEAD, Answer, answers, layout_model, look
+from gateway.images.worker import REQUEST_HEAD, Inspection, guess_layout, layout_model, serve
 from tests.support import data_url, encoded, in_every_format, picture, png
 
 MIB = 2**20
@@ -19,13 +19,13 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="told by /proc")
 
 
 def asked(*images: tuple[bool, bytes]) -> bytes:
-    return b"".join(HEAD.pack(guess, len(data)) + data for guess, data in images)
+    return b"".join(REQUEST_HEAD.pack(guess, len(data)) + data for guess, data in images)
 
 
-def told(*images: tuple[bool, bytes]) -> list[Answer]:
+def told(*images: tuple[bool, bytes]) -> list[Inspection]:
     out = io.BytesIO()
-    answers(io.BytesIO(asked(*images)), out, layout_model())
-    return [msgspec.json.decode(line, type=Answer) for line in out.getvalue().splitlines()]
+    serve(io.BytesIO(asked(*images)), out, layout_model())
+    return [msgspec.json.decode(line, type=Inspection) for line in out.getvalue().splitlines()]
 
 
 def url(image: bytes) -> bytes:
@@ -42,23 +42,23 @@ def program(room: int = 64 * MIB) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def exchange(process: subprocess.Popen[bytes], *images: tuple[bool, bytes]) -> Answer:
+def exchange(process: subprocess.Popen[bytes], *images: tuple[bool, bytes]) -> Inspection:
     assert process.stdin
     assert process.stdout
     process.stdin.write(asked(*images))
     process.stdin.flush()
-    return msgspec.json.decode(process.stdout.readline(), type=Answer)
+    return msgspec.json.decode(process.stdout.readline(), type=Inspection)
 
 
 def test_images_are_answered_one_by_one() -> None:
     page = png("some text")
     broken = encoded(picture("words on a page", (300, 300)), "JPEG")[:-900]
-    found = look(page, layout_model())
+    found = guess_layout(page, layout_model())
     said = told((True, url(page)), (False, page), (False, broken), (True, url(broken)))
-    assert said[:2] == [Answer(found.route, found.confidence), Answer()]
-    for answer in said[2:]:
-        assert "truncated or corrupt" in answer.refused
-        assert answer.code == "invalid_image"
+    assert said[:2] == [Inspection(found.route, found.confidence), Inspection()]
+    for inspection in said[2:]:
+        assert "truncated or corrupt" in inspection.refused
+        assert inspection.code == "invalid_image"
 
 
 def test_want_of_memory_is_no_fault_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_want_of_memory_is_no_fault_of_the_image(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("gateway.images.worker.thumbnail", thumbnail)
     for guess, data in ((True, url(png())), (False, png())):
-        assert told((guess, data)) == [Answer(failed="needs more memory than it may have")]
+        assert told((guess, data)) == [Inspection(failed="needs more memory than it may have")]
 
 
 def test_the_program_ends_with_what_it_is_asked_by_and_not_before() -> None:
@@ -75,7 +75,7 @@ def test_the_program_ends_with_what_it_is_asked_by_and_not_before() -> None:
         assert exchange(process, (True, url(png("some text")))).route
         for stop in (signal.SIGTERM, signal.SIGINT):
             process.send_signal(stop)
-        assert exchange(process, (False, png("some text"))) == Answer()
+        assert exchange(process, (False, png("some text"))) == Inspection()
         assert process.stdin
         process.stdin.close()
         assert process.wait(30) == 0

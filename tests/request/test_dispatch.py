@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import parse
-from gateway.engines.vllm_json import speculative_object
+from gateway.model import Usage
 from gateway.policy.choose.balance import Fitness
+from gateway.policy.fail.breaker import Phase
+from gateway.request.progress import IncomingRequest, RequestProgress
 from gateway.server.app import Gateway
 from gateway.wire.vllm.engine import STOPPING
-from tests.conftest import Fleeting, fleet
+from tests.conftest import fleet
 from tests.support import (
     USAGE,
     FakeEngine,
@@ -31,10 +33,8 @@ from tests.support import (
     chunk,
     completion,
     data_url,
-    encoded,
     hang,
     named,
-    picture,
     png,
     response,
     response_events,
@@ -45,6 +45,8 @@ from tests.support import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from gateway.request.attempt import GatewayResponse
+    from gateway.state.body_memory import MemoryClaim
     from tests.conftest import Running
 
 CHAT = "/v1/chat/completions"
@@ -56,42 +58,6 @@ async def test_an_answer_passes_byte_for_byte_both_ways(running: Running) -> Non
     assert running.plain.bodies == [body]
     assert reply.content == json.dumps(completion("hello world")).encode()
     assert reply.headers.items() >= {"content-type": "application/json", "x-ocr-route": "text"}.items()
-
-
-@pytest.mark.parametrize(
-    ("request_", "headers", "route", "reason", "pool", "depth"),
-    [
-        (chat(), {"x-ocr-route": "table"}, "table", "header", "mtp3", "3"),
-        (chat(model="glm-ocr:key-value"), {}, "key-value", "model", "mtp3", "3"),
-        (chat(metadata={"ocr_route": "table"}), {}, "table", "metadata", "mtp3", "3"),
-        (chat("Table Recognition:"), {}, "table", "prompt", "mtp3", "3"),
-        (chat("", response_format={"type": "json_object"}), {}, "key-value", "structure", "mtp3", "3"),
-        (chat("hello", None, max_tokens=10), {}, "text", "default", "plain", "0"),
-    ],
-)
-async def test_a_request_goes_to_its_routes_pool_and_the_answer_says_why(
-    running: Running,
-    request_: dict[str, Any],
-    headers: dict[str, str],
-    route: str,
-    reason: str,
-    pool: str,
-    depth: str,
-) -> None:
-    reply = await running.http.post(CHAT, json=request_, headers=headers)
-    assert reply.status_code == 200
-    told = {"x-ocr-route": route, "x-ocr-route-reason": reason, "x-ocr-pool": pool, "x-ocr-depth": depth}
-    assert reply.headers.items() >= told.items()
-    engine = running.plain if pool == "plain" else running.deep
-    assert [request["model"] for request in engine.requests] == ["glm-ocr"]
-    assert await running.metric("ocr_gateway_sort_decisions_total", route=route, reason=reason) == 1
-
-
-async def test_only_the_image_decides_where_nothing_else_does(running: Running) -> None:
-    lines = "\n".join(["the quick brown fox jumps over the lazy dog and runs away"] * 12)
-    page = encoded(picture(lines, (620, 330)), "PNG")
-    reply = await running.http.post(CHAT, json=chat("", data_url(page)))
-    assert reply.headers["x-ocr-route-reason"] == "image"
 
 
 async def test_a_text_completion_takes_the_same_path(running: Running) -> None:
@@ -405,144 +371,6 @@ async def test_an_error_that_the_engine_streams_is_passed_on_and_counted(running
     assert await running.metric("ocr_gateway_requests_total", route="text", code="502") == 1
 
 
-async def test_no_engine_is_a_503_that_says_when_to_ask_again(running: Running) -> None:
-    running.plain.healthy = False
-    await until(lambda: not running.up("plain"))
-    reply = await running.http.post(CHAT, json=chat())
-    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_engine")
-    assert int(reply.headers["retry-after"]) > 0
-    assert (await running.http.post(CHAT, json=chat("Table Recognition:"))).status_code == 200
-
-
-IMAGE = png("hello", (60, 40))
-TEXT = base64.b64encode(IMAGE).decode()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"data:image/png;charset=utf-8;base64,{TEXT}",
-        f"data:image/png;base64,{TEXT[:40]}\n{TEXT[40:]}",
-        f"data:image/png;base64,{base64.urlsafe_b64encode(IMAGE).decode()}".rstrip("="),
-    ],
-)
-async def test_image_urls_that_would_confuse_an_engine_reach_it_mended(running: Running, url: str) -> None:
-    reply = await running.http.post(CHAT, json=chat(image=url))
-    assert reply.status_code == 200
-    sent = running.plain.requests[0]["messages"][0]["content"][0]["image_url"]["url"]
-    assert sent == data_url(IMAGE)
-
-
-def url_of(url: str) -> dict[str, Any]:
-    return chat(image=url)
-
-
-def many(count: int) -> dict[str, Any]:
-    body = chat()
-    body["messages"][0]["content"] *= count
-    return body
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "code"),
-    [
-        (url_of(data_url(encoded(picture("x"), "JPEG")[:-300])), 400, "invalid_image"),
-        (url_of(data_url(b"plain text")), 400, "invalid_image"),
-        (url_of(data_url(b"")), 400, "invalid_image"),
-        (url_of("data:image/png;base64,@@@"), 400, "invalid_image"),
-        (url_of(data_url(png(size=(2001, 2000)))), 400, "image_too_large"),
-        (url_of(data_url(png(size=(4, 4)))), 400, "image_too_small"),
-        (url_of("http://169.254.169.254/latest"), 400, "remote_image_refused"),
-        (url_of("HTTPS://images.example.evil/x.png"), 400, "remote_image_refused"),
-        (url_of("http://["), 400, "remote_image_refused"),
-        (url_of("http:images.example"), 400, "remote_image_refused"),
-        (url_of("http://images.example@10.0.0.1/"), 400, "remote_image_refused"),
-        (url_of("http://images.example\\\\@10.0.0.1/"), 400, "remote_image_refused"),
-        (url_of(" http://10.0.0.1/"), 400, "remote_image_refused"),
-        (url_of("https://images.example/" + "x" * 5000), 400, "remote_image_refused"),
-        (url_of("file:///etc/passwd"), 400, "invalid_image"),
-        (many(4), 400, "too_many_images"),
-        (chat(model="gpt-5"), 404, "model_not_found"),
-        (chat(model="glm-ocr:tables"), 400, "unknown_route"),
-        ({"model": "glm-ocr"}, 400, None),
-    ],
-)
-async def test_bad_input_is_refused_by_name_and_no_engine_sees_it(
-    running: Running, body: dict[str, Any], status: int, code: str | None
-) -> None:
-    reply = await running.http.post(CHAT, json=body)
-    error = reply.json()["error"]
-    assert (reply.status_code, error["code"], error["type"]) == (status, code, "invalid_request_error")
-    assert running.plain.bodies == []
-    assert await running.metric("ocr_gateway_requests_total", route="", code=str(status)) == 1
-
-
-@pytest.mark.parametrize("kind", ["text/plain", "", "multipart/form-data"])
-async def test_other_content_types_are_refused(running: Running, kind: str) -> None:
-    reply = await running.http.post(CHAT, content=b"{}", headers={"content-type": kind})
-    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "bad_content_type")
-
-
-async def test_no_document_stands_in_the_log(running: Running, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    await running.http.post(CHAT, json=chat("A secret prompt: Zanzibar"))
-    (record,) = [record for record in caplog.records if record.name == "gateway.access"]
-    assert record.fields.items() >= {"code": 200, "route": "text", "completion_tokens": 2}.items()  # type: ignore[attr-defined]
-    logged = " ".join(f"{record.getMessage()} {vars(record)}" for record in caplog.records)
-    for secret in ("Zanzibar", "hello world", TEXT[:20]):
-        assert secret not in logged
-
-
-async def test_a_log_line_ties_a_request_to_its_engine_depth_and_acceptance(
-    running: Running, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    told = {"speculative_decoding": speculative_object([20, 26, 26, 38], 330)}
-
-    async def drafting(engine: FakeEngine, request: Any, send: _Sender) -> None:
-        await send.json({**completion("hello"), "usage": {"completion_tokens": 301}, "metrics": told})
-
-    running.deep.behave = drafting
-    await running.http.post(CHAT, json=chat("Table Recognition:"), headers={"x-request-id": "slow-1"})
-    (record,) = [record for record in caplog.records if record.name == "gateway.access"]
-    fields = record.fields  # type: ignore[attr-defined]
-    assert fields.items() >= {"request_id": "slow-1", "route": "table", "pool": "mtp3", "depth": 3}.items()
-    assert (fields["acceptance_length"], fields["acceptance_source"]) == (2.7455, "request")
-    assert fields["engine"]
-    where = {"route": "table", "pool": "mtp3"}
-    assert await running.metric("ocr_gateway_spec_drafts_total", source="request", **where) == 110
-    assert (
-        await running.metric("ocr_gateway_spec_accepted_tokens_per_position_total", position="2", **where)
-        == 38
-    )
-
-
-async def test_status_tells_what_became_of_a_request_and_why_but_nothing_of_it(running: Running) -> None:
-    async def drafting(engine: FakeEngine, request: Any, send: _Sender) -> None:
-        told = {"speculative_decoding": speculative_object([20, 26, 26, 38], 330)}
-        await send.json({**completion("hello"), "usage": {"completion_tokens": 301}, "metrics": told})
-
-    running.deep.behave = drafting
-    await running.http.post(CHAT, json=chat("Table Recognition:"), headers={"x-request-id": "slow-1"})
-    await running.http.post(CHAT, json=chat("Zanzibar", metadata={"ocr_route": 5}))  # never sorted
-    status = (await running.http.get("/status")).json()
-    (told,) = status["recent"]
-    expected: dict[str, Any] = {
-        "request_id": "slow-1",
-        "route": "table",
-        "reason": "prompt",
-        "pool": "mtp3",
-        "depth": 3,
-    }
-    expected |= {"code": 200, "completion_tokens": 301, "acceptance_length": 2.745, "why": "load"}
-    assert told.items() >= {**expected, "waited_s": 0.0}.items()
-    assert told["engine"] in {engine["engine"] for engine in status["engines"]}
-    assert 0 < told["seconds"] < 60
-    assert status["routes"]["table"]["acceptance_length"] == 2.745
-    assert (status["routes"]["table"]["requests"], status["routes"]["text"]["requests"]) == (1, 0)
-    assert "Zanzibar" not in json.dumps(status)
-
-
 async def test_whatever_clients_send_the_series_stay_those_of_the_configuration(running: Running) -> None:
     async def series() -> int:
         return len((await running.http.get("/metrics")).text.splitlines())
@@ -607,7 +435,9 @@ async def test_nothing_stays_in_flight_after_any_mix(
 
 
 async def test_good_requests_are_answered_beside_bad_ones(running: Running) -> None:
-    bad = [url_of("data:,"), url_of(data_url(b"junk")), chat(model="x"), many(9), {"messages": 5}]
+    many = chat()
+    many["messages"][0]["content"] *= 9
+    bad = [chat(image="data:,"), chat(image=data_url(b"junk")), chat(model="x"), many, {"messages": 5}]
     bodies = [chat() if index % 2 else bad[index // 2 % len(bad)] for index in range(32)]
     limits = httpx.Limits(max_connections=32)
     async with httpx.AsyncClient(base_url=running.url, limits=limits, timeout=30) as http:
@@ -658,6 +488,100 @@ class TestRetries:
             assert f'ocr_gateway_retries_total{{reason="{reason}",route="text"}}' in page
             recent = (await served_fleet.http.get("/status")).json()["recent"]
             assert recent[0]["why"] == f"load, retried after {reason}"
+
+    @pytest.mark.parametrize("whole", [False, True])
+    async def test_what_a_failed_attempt_told_is_not_the_next_ones(
+        self, whole: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The first engine writes a word and then fails, all in one packet: none of it reaches the client."""
+        caplog.set_level(logging.INFO, "gateway.access")
+        error = {"error": {"message": "EngineCore", "code": 500}}
+        packet = b"".join(
+            b"data: %s\n\n" % json.dumps(event, separators=(",", ":")).encode()
+            for event in (chunk("lost", usage=USAGE), error, chunk("", "abort"))
+        )
+        second_at: list[float] = []
+
+        async def fails_first(engine: FakeEngine, request: Any, send: _Sender) -> None:
+            if sum(served_fleet.took()) == 1:
+                await send.start(kind="text/event-stream")
+                await send.body(packet, more=False)
+                return
+            second_at.append(time.perf_counter())
+            if whole:
+                await send.json(completion("hello world"))
+            else:
+                await send.start(kind="text/event-stream")
+                await send.event(chunk("hello world", "stop"))
+                await send.event("[DONE]")
+                await send.body(b"", more=False)
+
+        async def read(limit: int, held: MemoryClaim) -> bytes:
+            return json.dumps(chat(stream=True)).encode()
+
+        async def deliver(response: GatewayResponse) -> None:
+            got.append(response.status)
+            if isinstance(response.body, bytes):
+                got.append(response.body)
+            else:
+                got.extend([part async for part in response.body])
+
+        got: list[int | bytes] = []
+        async with fleet(2, "breaker: {failures: 1, open_s: 3600, probes: 1}") as served_fleet:
+            for engine in served_fleet.engines:
+                engine.behave = fails_first
+            progress = RequestProgress(
+                IncomingRequest(path=CHAT, request_id="id", read=read, content_type="application/json")
+            )
+            await served_fleet.gateway._running_dispatcher().dispatch(progress, deliver)
+            snapshot = served_fleet.gateway.state.snapshot()
+            page = (await served_fleet.http.get("/metrics")).text
+        assert got[0] == 200
+        assert b"hello world" in b"".join(got[1:])  # type: ignore[arg-type]
+        assert b"lost" not in b"".join(got[1:])  # type: ignore[arg-type]
+        (record,) = snapshot.recent
+        assert (record.code, record.error, record.attempts, record.retried) == (200, "", 2, ("died",))
+        assert record.why == "load, retried after died"
+        assert record.usage == (Usage(7, 2) if whole else None)
+        if whole:
+            assert record.first_token_s is None
+        else:
+            assert record.first_token_s is not None
+            assert progress.incoming.started + record.first_token_s >= second_at[0]
+        phases = {status.view.engine.name: status.phase for status in snapshot.engines}
+        assert phases.pop(record.engine or "") is Phase.CLOSED
+        assert list(phases.values()) == [Phase.OPEN]
+        (line,) = [one.fields for one in caplog.records if one.name == "gateway.access"]  # type: ignore[attr-defined]
+        assert (line["code"], line["engine"]) == (200, record.engine)
+        assert 'ocr_gateway_requests_total{code="200",pool="pool",route="text"} 1.0' in page
+        assert ("ocr_gateway_time_to_first_token_seconds_count" in page) is not whole
+
+    async def test_each_failure_of_a_request_is_told(self) -> None:
+        stops = failing(500, json.dumps({"error": {"message": STOPPING}}).encode())
+        async with fleet(3) as served_fleet:
+
+            async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
+                await (stops, die, answer)[sum(served_fleet.took()) - 1](engine, request, send)
+
+            for engine in served_fleet.engines:
+                engine.behave = behave
+            assert (await served_fleet.http.post(CHAT, json=chat())).status_code == 200
+            (record,) = served_fleet.gateway.state.snapshot().recent
+            assert (record.attempts, record.retried) == (3, ("stopping", "died"))
+            assert record.why == "load, retried after stopping, retried after died"
+
+    async def test_a_request_that_fails_for_good_has_the_last_attempts_error(self) -> None:
+        async with fleet(2) as served_fleet:
+
+            async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
+                await (die, failing(502))[sum(served_fleet.took()) - 1](engine, request, send)
+
+            for engine in served_fleet.engines:
+                engine.behave = behave
+            assert (await served_fleet.http.post(CHAT, json=chat())).status_code == 502
+            (record,) = served_fleet.gateway.state.snapshot().recent
+            assert (record.code, record.error, record.retried) == (502, "engine_error", ("died",))
+            assert record.why == "load, retried after died, engine_error"
 
     @pytest.mark.parametrize("behave", [failing(500), failing(400), failing(401)])
     async def test_what_another_engine_would_not_mend_is_not_tried_again(self, behave: Any) -> None:
@@ -780,119 +704,6 @@ class TestRetries:
             assert len(bad.bodies) == 3
 
 
-class TestQueue:
-    async def full(self, served_fleet: Fleeting, requests: int) -> list[asyncio.Task[httpx.Response]]:
-        """Engines that never answer, as many requests on them as there is room, and more that wait."""
-        for engine in served_fleet.engines:
-            engine.behave = hang
-        tasks = [asyncio.create_task(served_fleet.http.post(CHAT, json=chat())) for _ in range(requests)]
-        state = served_fleet.gateway.state
-        await until(
-            lambda: (
-                sum(status.view.ours for status in state.snapshot().engines) + state.queues.waiting("text")
-                == requests
-            )
-        )
-        return tasks
-
-    async def leave(self, tasks: list[asyncio.Task[httpx.Response]]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def test_who_finds_no_room_waits_for_it(self) -> None:
-        async with fleet(1, max_load=2) as served_fleet:
-            tasks = await self.full(served_fleet, 3)
-            assert served_fleet.gateway.state.queues.waiting("text") == 1
-            served_fleet.engines[0].behave = answer
-            tasks.pop(0).cancel()
-            reply = await tasks.pop()
-            assert reply.status_code == 200
-            page = (await served_fleet.http.get("/metrics")).text
-            assert 'ocr_gateway_queue_seconds_count{pool="pool",route="text"}' in page
-            recent = (await served_fleet.http.get("/status")).json()["recent"]
-            assert any("waited" in row["why"] for row in recent)
-            await self.leave(tasks)
-
-    async def test_a_full_queue_is_a_503_that_says_when_to_come_back(self) -> None:
-        settings = "routes: {text: {queue: {max_waiting: 1, max_wait_s: 60}}}"
-        async with fleet(1, settings, max_load=1) as served_fleet:
-            tasks = await self.full(served_fleet, 2)
-            reply = await served_fleet.http.post(CHAT, json=chat())
-            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_full")
-            assert int(reply.headers["retry-after"]) >= 1
-            assert "max_waiting" in reply.json()["error"]["message"]
-            page = (await served_fleet.http.get("/metrics")).text
-            assert 'ocr_gateway_shed_total{reason="queue_full",route="text"} 1.0' in page
-            (recent,) = (await served_fleet.http.get("/status")).json()["recent"]
-            assert (recent["code"], recent["engine"], recent["why"]) == (503, None, "queue_full")
-            assert 'ocr_gateway_waiting{route="text"} 1.0' in page
-            await self.leave(tasks)
-
-    async def test_where_nobody_may_wait_a_free_engine_is_still_used(self) -> None:
-        settings = "routes: {text: {}, table: {queue: {max_waiting: 0}}}"
-        async with fleet(1, settings, max_load=1) as served_fleet:
-            tasks = await self.full(served_fleet, 2)
-            refused = await served_fleet.http.post(CHAT, json=chat("Table Recognition:"))
-            assert refused.json()["error"]["code"] == "queue_full"
-            await self.leave(tasks)
-            await until(lambda: served_fleet.gateway.state.requests.open == 0)
-            served_fleet.engines[0].behave = answer
-            assert (await served_fleet.http.post(CHAT, json=chat("Table Recognition:"))).status_code == 200
-
-    async def test_who_waits_too_long_is_told(self) -> None:
-        settings = "routes: {text: {queue: {max_waiting: 5, max_wait_s: 0.05}}}"
-        async with fleet(1, settings, max_load=1) as served_fleet:
-            first = asyncio.create_task(served_fleet.http.post(CHAT, json=chat()))
-            served_fleet.engines[0].behave = hang
-            await until(lambda: served_fleet.engines[0].running)
-            reply = await served_fleet.http.post(CHAT, json=chat())
-            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_timeout")
-            assert int(reply.headers["retry-after"]) >= 1
-            page = (await served_fleet.http.get("/metrics")).text
-            assert 'ocr_gateway_queue_seconds_count{pool="",route="text"} 1.0' in page
-            await self.leave([first])
-
-    async def test_who_would_wait_too_long_is_refused_on_arrival(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async with fleet(1, max_load=1) as served_fleet:
-            tasks = await self.full(served_fleet, 2)
-            monkeypatch.setattr(served_fleet.gateway.state.queues, "speed", lambda _: 0.02)
-            reply = await served_fleet.http.post(CHAT, json=chat())
-            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_too_slow")
-            assert reply.headers["retry-after"] == "60"
-            await self.leave(tasks)
-
-    async def test_who_waits_on_a_route_that_is_taken_away_is_told(self) -> None:
-        async with fleet(1, max_load=1) as served_fleet:
-            tasks = await self.full(served_fleet, 2)
-            state = served_fleet.gateway.state
-            config = state.fleet.config
-            routes = {"table": config.routes["table"]}
-            await served_fleet.gateway.reload(config.model_copy(update={"routes": routes}))
-            done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            (reply,) = (task.result() for task in done)
-            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_engine")
-            await self.leave(list(rest))
-
-    async def test_a_client_that_leaves_the_queue_frees_its_place_at_once(self) -> None:
-        async with fleet(1, max_load=1) as served_fleet:
-            tasks = await self.full(served_fleet, 5)
-            await self.leave(tasks[1:])
-            await until(lambda: served_fleet.gateway.state.requests.open == 1)
-            await self.leave(tasks)
-            await until(lambda: served_fleet.gateway.state.requests.open == 0)
-
-    async def test_a_place_that_comes_as_its_client_leaves_is_not_lost(self) -> None:
-        async with fleet(1, max_load=1) as served_fleet:
-            tasks = await self.full(served_fleet, 40)
-            await self.leave(tasks)
-            await until(lambda: served_fleet.gateway.state.requests.open == 0)
-            served_fleet.engines[0].behave = answer
-            assert (await served_fleet.http.post(CHAT, json=chat())).status_code == 200
-
-
 @pytest.mark.parametrize("good", [True, False])
 async def test_a_request_is_open_from_its_first_byte_to_its_last(running: Running, good: bool) -> None:
     gate = asyncio.Event()
@@ -909,13 +720,6 @@ async def test_a_request_is_open_from_its_first_byte_to_its_last(running: Runnin
     gate.set()
     assert (await request).status_code == (200 if good else 400)
     await until(lambda: running.gateway.state.requests.open == 0)
-
-
-async def test_a_gateway_that_drains_takes_no_new_work_and_says_so(running: Running) -> None:
-    running.gateway.state.requests.draining = True
-    reply = await running.http.post(CHAT, json=chat())
-    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "shutting_down")
-    assert reply.headers["retry-after"] == "1"
 
 
 async def test_the_depth_told_is_the_one_at_the_load_the_engine_has() -> None:

@@ -13,7 +13,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from gateway.request.receive import Taken
+from gateway.errors import BadImage
+from gateway.request.progress import IncomingRequest, RequestProgress
 from gateway.wire import openai
 from tests.conftest import Fleeting, fleet
 from tests.hosts import Host, answer_of, drip, hosted, redirect_to
@@ -21,6 +22,9 @@ from tests.support import chat, data_url, encoded, picture, png, until
 
 if TYPE_CHECKING:
     import httpx
+
+    from gateway.state.body_memory import MemoryClaim
+    from tests.conftest import Running
 
 CHAT = "/v1/chat/completions"
 PAGE = png("a page")
@@ -143,6 +147,71 @@ async def test_no_form_of_url_gets_past_the_rules() -> None:
                     assert error["param"] == "messages[0].content[1].image_url"
                     assert host.connections == 0, url
         assert gateway.engines[0].bodies == []
+
+
+IMAGE = png("hello", (60, 40))
+TEXT = base64.b64encode(IMAGE).decode()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"data:image/png;charset=utf-8;base64,{TEXT}",
+        f"data:image/png;base64,{TEXT[:40]}\n{TEXT[40:]}",
+        f"data:image/png;base64,{base64.urlsafe_b64encode(IMAGE).decode()}".rstrip("="),
+    ],
+)
+async def test_image_urls_that_would_confuse_an_engine_reach_it_mended(running: Running, url: str) -> None:
+    reply = await running.http.post(CHAT, json=chat(image=url))
+    assert reply.status_code == 200
+    sent = running.plain.requests[0]["messages"][0]["content"][0]["image_url"]["url"]
+    assert sent == data_url(IMAGE)
+
+
+def many(count: int) -> dict[str, Any]:
+    body = chat()
+    body["messages"][0]["content"] *= count
+    return body
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (chat(image=data_url(encoded(picture("x"), "JPEG")[:-300])), 400, "invalid_image"),
+        (chat(image=data_url(b"plain text")), 400, "invalid_image"),
+        (chat(image=data_url(b"")), 400, "invalid_image"),
+        (chat(image="data:image/png;base64,@@@"), 400, "invalid_image"),
+        (chat(image=data_url(png(size=(2001, 2000)))), 400, "image_too_large"),
+        (chat(image=data_url(png(size=(4, 4)))), 400, "image_too_small"),
+        (chat(image="http://169.254.169.254/latest"), 400, "remote_image_refused"),
+        (chat(image="HTTPS://images.example.evil/x.png"), 400, "remote_image_refused"),
+        (chat(image="http://["), 400, "remote_image_refused"),
+        (chat(image="http:images.example"), 400, "remote_image_refused"),
+        (chat(image="http://images.example@10.0.0.1/"), 400, "remote_image_refused"),
+        (chat(image="http://images.example\\\\@10.0.0.1/"), 400, "remote_image_refused"),
+        (chat(image=" http://10.0.0.1/"), 400, "remote_image_refused"),
+        (chat(image="https://images.example/" + "x" * 5000), 400, "remote_image_refused"),
+        (chat(image="file:///etc/passwd"), 400, "invalid_image"),
+        (many(4), 400, "too_many_images"),
+        (chat(model="gpt-5"), 404, "model_not_found"),
+        (chat(model="glm-ocr:tables"), 400, "unknown_route"),
+        ({"model": "glm-ocr"}, 400, None),
+    ],
+)
+async def test_bad_input_is_refused_by_name_and_no_engine_sees_it(
+    running: Running, body: dict[str, Any], status: int, code: str | None
+) -> None:
+    reply = await running.http.post(CHAT, json=body)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["type"]) == (status, code, "invalid_request_error")
+    assert running.plain.bodies == []
+    assert await running.metric("ocr_gateway_requests_total", route="", code=str(status)) == 1
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "", "multipart/form-data"])
+async def test_other_content_types_are_refused(running: Running, kind: str) -> None:
+    reply = await running.http.post(CHAT, content=b"{}", headers={"content-type": kind})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "bad_content_type")
 
 
 FETCHED = [
@@ -290,7 +359,7 @@ async def test_doubtful_images_of_one_request_share_its_patience(monkeypatch: py
     async def decode(self: object, data: bytes, until: float, **_: object) -> None:
         asked.append(until)
 
-    monkeypatch.setattr("gateway.images.inspector.Vision.decode", decode)
+    monkeypatch.setattr("gateway.images.inspector.ImageInspector.decode", decode)
     async with fleet(1) as gateway:
         mended = data_url(PAGE).replace("base64,", "base64, ")
         assert (await ask(gateway, with_images(*[mended] * 3))).status_code == 200
@@ -313,7 +382,7 @@ async def test_large_images_reach_the_engine_byte_for_byte(
         threads.append(threading.get_ident())
         return read(body, **options)
 
-    monkeypatch.setattr("gateway.request.dispatch.openai.parse_request", parse_request)
+    monkeypatch.setattr("gateway.request.receive.openai.parse_request", parse_request)
     body = with_images(data_url(noise(side)), data_url(PAGE))
     async with fleet(1) as gateway:
         assert (await ask(gateway, body)).status_code == 200
@@ -327,21 +396,47 @@ async def test_large_images_reach_the_engine_byte_for_byte(
     assert all((thread == threading.get_ident()) is (side < 3000) for thread in threads)
 
 
-async def test_nothing_decoded_is_kept_while_a_request_waits() -> None:
+async def test_nothing_decoded_is_kept_while_a_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     body = json.dumps(with_images(data_url(noise(100)))).encode()
-    request = openai.parse_request(body, chat=True, max_images=1)
+    parse, parsed = openai.parse_request, []
+
+    def parse_request(body: bytes, **options: Any) -> openai.CompletionRequest:
+        parsed.append(parse(body, **options))
+        return parsed[-1]
+
+    async def read(limit: int, held: MemoryClaim) -> bytes:
+        return body
+
+    monkeypatch.setattr("gateway.request.receive.openai.parse_request", parse_request)
     async with fleet(1) as gateway:
-        intake, limits = (
-            gateway.gateway._running_dispatcher()._intake,
-            gateway.gateway.state.fleet.config.limits,
+        state = gateway.gateway.state
+        progress = RequestProgress(
+            IncomingRequest(path=CHAT, request_id="id", read=read, content_type="application/json")
         )
-        taken = Taken(request.images, limits, "", lambda _: None)
-        await intake.look(taken)
-    assert taken.encoded_bytes > 8000
-    assert [part.data for part in request.images] == [None]
-    assert request.lifted.image is None
-    assert isinstance(taken.first, memoryview)
-    assert taken.first.obj is body
+        progress.held = state.memory.claim("")
+        received = await gateway.gateway._running_dispatcher()._receiver.receive(progress, state.fleet.config)
+    assert progress.image_bytes == received.images.encoded_bytes > 8000
+    assert received.completion.images == ()
+    assert [part.data for part in parsed[0].images] == [None]
+    assert received.completion.lifted.image is None
+    assert isinstance(received.images.first, memoryview)
+    assert received.images.first.obj is body
+
+
+async def test_an_images_error_is_not_the_one_that_others_may_hold() -> None:
+    """What refuses an image knows nothing of the part that it is in."""
+    async with fleet(1) as gateway:
+        error = BadImage("shared", code="image_too_small")
+
+        async def refuse(*_: object, **__: object) -> None:
+            raise error
+
+        gateway.gateway._running_dispatcher()._vision.read = refuse  # type: ignore[method-assign,assignment]
+        for _ in range(2):
+            told = (await ask(gateway, with_images(data_url(PAGE)))).json()["error"]
+            assert told["message"] == "messages[0].content[0].image_url: shared"
+            assert (told["param"], told["code"]) == ("messages[0].content[0].image_url", "image_too_small")
+    assert (error.message, error.param) == ("shared", None)
 
 
 async def test_a_request_without_images_needs_none_of_this() -> None:

@@ -8,6 +8,7 @@ import csv
 import json
 import os
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,8 +21,20 @@ import pytest
 from bench.serving import ROOT, SHARED, serve
 from gateway.config import load, parse
 from gateway.model import Engine
-from gateway.server.app import Gateway, background
-from tests.support import FakeEngine, answer, chat, chunk, data_url, encoded, hang, picture, served, until
+from gateway.server.app import Gateway
+from tests.support import (
+    FakeEngine,
+    answer,
+    chat,
+    chunk,
+    data_url,
+    encoded,
+    hang,
+    picture,
+    served,
+    serving,
+    until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -309,24 +322,6 @@ async def test_no_connection_is_shut_that_a_client_may_be_about_to_use(tmp_path:
         idle_writer.close()
 
 
-class Arrivals:
-    """Connections of which one goes when its turn comes, and one is always new."""
-
-    def __init__(self) -> None:
-        self.looks = 0
-
-    def close_idle(self, now: float, patience_s: float) -> frozenset[tuple[str, int]]:
-        self.looks += 1
-        return frozenset({("::1", self.looks), *([("::1", 0)] if self.looks < 4 else [])})
-
-
-async def test_connections_that_go_on_arriving_do_not_hold_the_stop_up() -> None:
-    gateway, arrivals = Gateway(parse(ONE + "server: {drain_s: 3600}", "f", ROOT, {})), Arrivals()
-    await gateway.drain(arrivals, linger=False)  # type: ignore[arg-type]
-    assert arrivals.looks == 4
-    assert gateway.state.requests.kept == {("::1", 0), ("::1", 1)}
-
-
 async def test_what_outlasts_the_drain_limit_is_broken_off(tmp_path: Path) -> None:
     engine = FakeEngine(hang)
     async with (
@@ -386,27 +381,57 @@ async def test_a_reload_under_load_drops_nothing(tmp_path: Path, by_signal: bool
             pass
 
 
-async def test_a_background_task_that_fails_is_not_swallowed(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail() -> None:
-        raise RuntimeError("the poller broke")
-
-    async with background(fail()):
-        await until(lambda: "the poller broke" in caplog.text)
-
-
 def test_only_the_embedded_engine_is_started_again_when_it_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = Gateway(load(ROOT / "routes.yaml"))
     killed: list[str] = []
-    monkeypatch.setattr("gateway.engines.supervisor.Supervisor.kill", lambda _: killed.append("killed"))
+    monkeypatch.setattr(gateway.embedded, "kill", lambda: killed.append("killed"))
     gateway._restart(Engine("vllm:8000", "http://vllm:8000", "p", 0))
     assert killed == []
     gateway._restart(gateway.state.engines()[0])
     assert killed == ["killed"]
-    assert gateway.supervisor is not None
-    gateway.supervisor._socket.close()
+    gateway.embedded._current._socket.close()  # type: ignore[attr-defined]
 
 
 def test_an_application_without_its_lifespan_says_what_is_missing() -> None:
     gateway = Gateway(parse(ONE, "f", ROOT, {}))
     with pytest.raises(RuntimeError, match="lifespan"):
         gateway._running_dispatcher()
+
+
+EMBEDDED = ONE.replace("http://127.0.0.1:9", "embedded")
+# Serves nothing, and ends as the embedded engine does.
+CHILD = ["-c", "import sys; sys.stdin.read()"]
+
+
+async def test_a_reload_starts_and_ends_the_embedded_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.server.embedded_process.embedded_command", lambda *_: CHILD)
+    gateway = Gateway(parse(ONE, "f", ROOT, {}))
+    assert gateway.embedded.url is None
+    async with serving(gateway):
+        for _ in range(2):
+            await gateway.reload(parse(EMBEDDED, "f", ROOT, {}))
+            url = gateway.embedded.url
+            await until(lambda: gateway.embedded.pids)  # type: ignore[attr-defined]
+            assert [(engine.name, engine.url) for engine in gateway.state.engines()] == [("embedded", url)]
+            await gateway.reload(parse(ONE, "f", ROOT, {}))
+            assert gateway.embedded.url is None
+            assert [engine.name for engine in gateway.state.engines()] == ["127.0.0.1:9"]
+            await until(lambda: not gateway.embedded.pids)  # type: ignore[attr-defined]
+            with pytest.raises(OSError, match="refused"):
+                socket.create_connection(("127.0.0.1", httpx.URL(url or "").port or 0))
+
+
+@pytest.mark.parametrize("at_once", [1, 200])
+async def test_a_reload_leaves_requests_the_memory_that_documents_do_not_take(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("gateway.server.app.memory_bytes", lambda: 256 * 2**30)
+    gateway = Gateway(parse(ONE, "f", ROOT, {}))
+    anew = parse(f"{ONE}documents: {{at_once: {at_once}}}", "f", ROOT, {})
+    before = gateway.state.memory.limit
+    await gateway.reload(anew)
+    assert gateway.state.memory.limit == Gateway(anew).state.memory.limit != before
+    await gateway.reload(parse(f"{ONE}limits: {{inflight_bytes: 5}}", "f", ROOT, {}))
+    assert gateway.state.memory.limit == 5
+    await gateway.reload(parse(ONE, "f", ROOT, {}))
+    assert gateway.state.memory.limit == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import resource
 import signal
@@ -15,8 +16,8 @@ import uvloop
 from bench.serving import ROOT, free_port, serve
 from gateway.config import parse
 from gateway.server.app import Gateway
-from gateway.server.listen import Server, allow_many_connections
-from tests.support import FakeEngine, answer, chat, served, until
+from gateway.server.listen import GatewayServer, allow_many_connections
+from tests.support import FakeEngine, answer, chat, served, serving, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,7 @@ ONE = "model: m\npools: {p: {engines: [http://127.0.0.1:9]}}\nroutes: {text: {}}
 
 async def test_a_server_ends_even_if_its_drain_fails() -> None:
     gateway = Gateway(parse(ONE, "f", ROOT, {}))
-    server = Server(gateway)
+    server = GatewayServer(gateway)
     server.server_state.idle = None  # type: ignore[assignment]
     with pytest.raises(AttributeError):
         await server._drain(linger=False)
@@ -84,7 +85,7 @@ async def test_an_admin_port_that_is_taken_ends_the_start(caplog: pytest.LogCapt
         port = taken.getsockname()[1]
         gateway = Gateway(parse(f"{ONE}server: {{admin_port: {port}}}", "f", ROOT, {}))
         with pytest.raises(SystemExit):
-            await Server(gateway)._serve()
+            await GatewayServer(gateway)._serve()
     assert f"the admin port {port} cannot be opened" in caplog.text
 
 
@@ -101,16 +102,41 @@ async def test_too_few_open_files_are_told_at_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limits: str, files: int, told: bool
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
-    server = Server(Gateway(parse(f"{ONE}limits: {limits}", "f", ROOT, {})))
+    server = GatewayServer(Gateway(parse(f"{ONE}limits: {limits}", "f", ROOT, {})))
     server.should_exit = True
     await server._serve()
     assert ("raise the limit of open files" in caplog.text) is told
 
 
+async def test_too_few_open_files_are_told_after_a_reload_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2000, 2000))
+    gateway = Gateway(parse(ONE, "f", ROOT, {}))
+    async with serving(gateway):
+        assert "raise the limit of open files" not in caplog.text
+        await gateway.reload(parse(f"{ONE}limits: {{connections: 5000}}", "f", ROOT, {}))
+        await until(lambda: "raise the limit of open files" in caplog.text)
+
+
+def test_of_uvicorn_only_public_names_are_used() -> None:
+    """Others change with any version of it, and pyproject.toml allows many."""
+    names = set()
+    for path in (ROOT / "gateway").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("uvicorn"):
+                names.add(node.module)
+            elif isinstance(node, ast.Import):
+                names |= {one.name for one in node.names if one.name.startswith("uvicorn.")}
+            elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "uvicorn":
+                names.add(node.attr)
+    assert names == {"Config", "Server"}
+
+
 def test_without_a_limit_of_open_files_there_is_one_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     unlimited = resource.RLIM_INFINITY
     monkeypatch.setattr(resource, "getrlimit", lambda _: (unlimited, unlimited))
-    assert 60_000 < Server(Gateway(parse(ONE, "f", ROOT, {}))).capacity() < 65_536
+    assert 60_000 < GatewayServer(Gateway(parse(ONE, "f", ROOT, {}))).capacity() < 65_536
 
 
 def test_the_limit_of_open_files_is_raised_to_what_is_allowed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from gateway.config import Config, load
 from gateway.errors import ConfigError
 from gateway.server import reload
-from gateway.server.app import background
+from gateway.server.background import background
 from gateway.server.reload import Reloader
 from tests.support import until
 
@@ -187,6 +187,53 @@ async def test_wrong_keys_change_nothing_and_are_not_shown(
     assert keyed.applied[0].keys.owner(f"{KEY}-new".encode()) == "team-a"
     assert f"{keyed.mount}/keys:" in caplog.text
     assert KEY not in caplog.text
+
+
+def mended(path: Path, content: bytes) -> None:
+    """Write a file at once."""
+    path.with_suffix(".next").write_bytes(content)
+    path.with_suffix(".next").replace(path)
+
+
+PROFILE = b'{"route": "text", "pools": {"p": [[1, 150]]}, "meta": {}}'
+NEW = {
+    "a profile": (TEXT.replace("text.json", "new.json"), "new.json", PROFILE),
+    "keys": (TEXT + "auth: {keys_file: new}\n", "new", f"team-a {KEY}\n".encode()),
+}
+
+
+@pytest.mark.parametrize("before", [None, b"{", b""], ids=["missing", "broken", "empty"])
+@pytest.mark.parametrize("kind", NEW)
+async def test_a_file_that_the_configuration_names_may_come_or_be_mended_after_it(
+    watched: Watched, kind: str, before: bytes | None
+) -> None:
+    text, name, content = NEW[kind]
+    if before is not None:
+        (watched.folder / name).write_bytes(before)
+    async with background(watched.reloader.run()):
+        watched.swap(text)
+        await until(lambda: watched.told == [False])
+        mended(watched.folder / name, content)
+        await until(lambda: watched.told == [False, True])
+        (watched.folder / name).unlink()
+        await until(lambda: watched.told == [False, True, False])
+        mended(watched.folder / name, content)
+        await until(lambda: watched.told == [False, True, False, True])
+    assert len(watched.applied) == 2
+    if kind == "keys":
+        assert watched.applied[1].keys.owner(KEY.encode()) == "team-a"
+    else:
+        assert watched.applied[1].profiles["text"].pools["p"] == ((1, 150),)
+
+
+async def test_what_an_invalid_file_names_no_more_is_not_watched(watched: Watched) -> None:
+    async with background(watched.reloader.run()):
+        watched.swap("model: [")
+        await until(lambda: watched.told == [False])
+        (watched.folder / "text.json").unlink()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert watched.told == [False]
 
 
 async def test_what_was_written_while_a_change_was_taken_over_is_taken_over_too(keyed: Keyed) -> None:

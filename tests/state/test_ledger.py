@@ -460,7 +460,7 @@ class TestCounters:
         for _ in range(5000):
             world.drafted()
             world.read()
-        assert len(world.ledger._waiting) == 4096
+        assert len(world.ledger._pending) == 4096
         assert world.booked == []  # nothing has been answered yet: the engine may still tell
 
 

@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 
 from gateway.config import parse
 from gateway.model import Engine
+from gateway.policy.choose.balance import Fitness
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
 from gateway.state.queues import Queues
 from gateway.state.store import State
 from tests.conftest import fleet
+from tests.state.world import ALL, DEEP, PLAIN, World
+from tests.state.world import CONFIG as WORLD
 from tests.support import chat, completion, until
 
 if TYPE_CHECKING:
@@ -212,6 +215,144 @@ def test_no_more_wait_than_may(arrivals: list[str], most: int) -> None:
         assert order.queues.waiting("text") == len(order.queues) <= most
     served = Counter(iter(order.next, None))
     assert served + refused == Counter(arrivals)
+
+
+class TestQueues:
+    def test_first_come_first_served(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        (first, one), (second, two) = world.wait(), world.wait()
+        world.now += 3
+        held.pop().release()
+        assert (one, two) == ([1], [])
+        assert first.lease is not None
+        assert world.state.snapshot().routes["text"].oldest_wait_s == 3
+        first.lease.release()
+        assert second.lease is not None
+
+    def test_nobody_overtakes_who_waits(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        waiter, _ = world.wait()
+        assert world.refused() is Fitness.HELD
+        held.pop().release()
+        assert waiter.lease is not None
+
+    def test_who_leaves_frees_the_place_at_once(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        (first, _), (second, woken) = world.wait(), world.wait()
+        world.state.leave(first)
+        world.state.leave(first)
+        assert world.state.queues.waiting("text") == 1
+        held.pop().release()
+        assert woken
+        world.state.leave(second)
+        assert second.lease is not None
+        assert first.lease is None
+
+    def test_a_retry_that_avoids_the_free_engine_does_not_block_the_others(self) -> None:
+        world = World()
+        held = world.fill()
+        freed = held.pop()
+        retry, _ = world.wait(avoid=freed.engine.name, first=True)
+        (other, woken), (last, _) = world.wait(), world.wait()
+        freed.release()
+        assert woken
+        assert other.lease is not None
+        assert retry.lease is None
+        next(lease for lease in held if lease.engine != freed.engine).release()
+        assert retry.lease is not None
+        assert last.lease is None
+
+    def test_when_the_first_leaves_the_next_is_looked_at(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        first, _ = world.wait(avoid="p0:80", first=True)
+        world.state.requests.draining = True
+        second, woken = world.wait()
+        held.pop().release()
+        assert woken
+        assert second.lease
+        world.state.leave(first)
+
+    def test_the_oldest_wait_is_the_oldest_ones(self) -> None:
+        world = World(engines=[PLAIN])
+        world.fill()
+        world.wait()
+        world.now += 20
+        world.wait(first=True)
+        assert world.state.snapshot().routes["text"].oldest_wait_s == 20
+
+    def test_who_was_taken_in_before_is_first(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        world.wait()
+        again, woken = world.wait(first=True)
+        held.pop().release()
+        assert woken
+        assert again.lease
+
+    def test_a_route_that_cannot_be_placed_does_not_hold_up_another(self) -> None:
+        world = World()
+        tables = world.fill("table")
+        blocked, _ = world.wait("table")
+        text, woken = world.wait("text")
+        assert woken
+        assert text.lease is not None
+        assert text.lease.engine == PLAIN
+        assert blocked.lease is None
+        tables.pop().release()
+        assert blocked.lease is not None
+
+    def test_a_burst_of_long_answers_does_not_starve_short_ones(self) -> None:
+        world = World(engines=DEEP[:1])
+        for _ in range(200):
+            world.state.record_answer("table", 700)
+            world.state.record_answer("text", 70)
+        held = world.fill("text")
+        tables = [world.wait("table")[0] for _ in range(200)]
+        texts = [world.wait("text")[0] for _ in range(200)]
+        for _ in range(110):
+            lease = held.pop(0)
+            lease.release()
+            held += [waiter.lease for waiter in tables + texts if waiter.lease and waiter.lease not in held]
+            held = [lease for lease in held if lease.held]
+        served = sum(waiter.lease is not None for waiter in texts)
+        assert served == pytest.approx(100, abs=10)
+
+    def test_an_engine_that_comes_up_takes_who_waits(self) -> None:
+        world = World(engines=[PLAIN])
+        world.state.mark("p0:80", up=False)
+        waiter, _ = world.wait()
+        assert waiter.lease is None
+        world.state.mark("p0:80", up=True)
+        assert waiter.lease is not None
+
+    def test_the_queues_speed_is_seen(self) -> None:
+        world = World(engines=[PLAIN])
+        held = world.fill()
+        waiters = [world.wait()[0] for _ in range(20)]
+        assert world.state.queues.speed("text") is None
+        for _ in range(10):
+            world.now += 0.5
+            held.pop(0).release()
+            held += [waiter.lease for waiter in waiters if waiter.lease and waiter.lease not in held]
+            held = [lease for lease in held if lease.held]
+        speed = world.state.queues.speed("text")
+        assert speed is not None
+        assert speed == pytest.approx(2, rel=0.3)
+
+    def test_waiting_requests_of_a_removed_route_are_woken_without_a_place(self) -> None:
+        world = World(engines=[PLAIN])
+        world.fill()
+        waiter, woken = world.wait()
+        fleet = Fleet.of(parse(WORLD.replace("text:", "words:"), "routes.yaml", Path(), {}))
+        world.state.configure(fleet, ALL)
+        assert woken
+        assert waiter.lease is None
+        world.state.leave(waiter)
+        world.state.record_answer("text", 3)
 
 
 # --- over real sockets

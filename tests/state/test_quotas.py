@@ -317,7 +317,7 @@ async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             raise RuntimeError
         return parsed(body, **options)
 
-    monkeypatch.setattr("gateway.request.dispatch.openai.parse_request", parse_request)
+    monkeypatch.setattr("gateway.request.receive.openai.parse_request", parse_request)
     breaker, retry = {"failures": 10**6}, {"per_request": 0}
     limits = {"limits": {"team-a": {"concurrent": 4}}}
     async with guarded(tmp_path, auth=limits, breaker=breaker, retry=retry) as gateway:

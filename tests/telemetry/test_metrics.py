@@ -11,13 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import gateway
 from gateway.config import parse
-from gateway.model import Engine, Reading, Reason, SortDecision, Speculation, Usage
+from gateway.model import Engine, Reading, Speculation, SpeculationFault, Usage
 from gateway.policy.account.acceptance import Sample, Source
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
 from gateway.state.ledger import AnswerKind
 from gateway.state.store import State
 from gateway.telemetry.metrics import Metrics, _Counter, _Histogram
+from tests.telemetry.records import record
 
 CONFIG = """
 model: m
@@ -59,9 +60,7 @@ async def test_what_requests_hold_is_shown_beside_what_they_may(state: State) ->
 async def test_an_engine_cannot_make_series_of_its_own(state: State) -> None:
     metrics = Metrics(state)
     for code in (200, 429, 499, *range(430, 500)):
-        metrics.finished(
-            route="text", pool="mtp3", code=code, seconds=1, waited_s=None, first_token_s=None, usage=None
-        )
+        metrics.finished(record(route="text", pool="mtp3", code=code))
     found = await series(metrics)
     codes = {dict(labels)["code"] for name, labels in found if name == "ocr_gateway_requests_total"}
     assert codes == {"200", "429", "431", "451", "499", "4xx"}
@@ -218,21 +217,49 @@ async def test_a_state_tells_its_metrics_what_counts(state: State) -> None:
     ] == 4
 
 
+async def test_figures_that_do_not_add_up_are_counted_by_engine_and_reason(state: State) -> None:
+    metrics = Metrics(state)
+    state.mark("e:1", up=True)
+    name = "ocr_gateway_engine_speculation_rejected_total"
+    assert not [found for found, _ in await series(metrics) if found == name]
+    for fault in (SpeculationFault.FORMAT, SpeculationFault.HISTOGRAM_SUMS, SpeculationFault.FORMAT):
+        lease = state.take("table")
+        assert isinstance(lease, Lease)
+        with lease:
+            lease.request_sent(AnswerKind.WHOLE)
+            lease.answer_complete(fault, 11)
+    found = {labels: value for (one, labels), value in (await series(metrics)).items() if one == name}
+    engine = (("engine", "e:1"), ("pool", "mtp3"))
+    assert found == {(*engine, ("reason", "format")): 2, (*engine, ("reason", "histogram_sums")): 1}
+
+
 async def test_what_happened_is_counted(state: State) -> None:
     metrics = Metrics(state)
-    metrics.sorted(SortDecision("table", Reason.IMAGE, 0.9))
-    metrics.took("sort", 0.003)
     metrics.finished(
-        route="table", pool="mtp3", code=200, seconds=2.0, waited_s=0.5, first_token_s=0.2, usage=Usage(7, 40)
+        record(
+            route="table",
+            reason="image",
+            pool="mtp3",
+            engine="e:1",
+            code=200,
+            seconds=2.0,
+            waited_s=0.5,
+            first_token_s=0.2,
+            usage=Usage(7, 40),
+            depths=(0, 3),
+            retried=("died",),
+            overhead={"sort": 0.003},
+        )
     )
-    metrics.finished(route="", pool="", code=413, seconds=0.01, waited_s=None, first_token_s=None, usage=None)
-    metrics.chosen("table", 3)
+    metrics.finished(record(code=413, seconds=0.01))
+    metrics.finished(record(route="table", code=503, waited_s=0.25))
+    metrics.finished(record(route="text", pool="mtp3", engine="e:1", code=200))
     metrics.shed("table", "queue_full")
-    metrics.retried("table", "died")
     metrics.reloaded(valid=True)
     metrics.reloaded(valid=False)
     found = await series(metrics)
     assert found["ocr_gateway_chosen_depth_total", (("depth", "3"), ("route", "table"))] == 1
+    assert found["ocr_gateway_chosen_depth_total", (("depth", "0"), ("route", "table"))] == 1
     assert found["ocr_gateway_shed_total", (("reason", "queue_full"), ("route", "table"))] == 1
     assert found["ocr_gateway_retries_total", (("reason", "died"), ("route", "table"))] == 1
     assert found["ocr_gateway_config_reloads_total", ()] == 1
@@ -244,9 +271,16 @@ async def test_what_happened_is_counted(state: State) -> None:
     assert found["ocr_gateway_request_duration_seconds_sum", route_pool] == 2.0
     assert found["ocr_gateway_time_to_first_token_seconds_count", route_pool] == 1
     assert found["ocr_gateway_queue_seconds_sum", route_pool] == 0.5
+    queued = {labels: value for (name, labels), value in found.items() if name.endswith("queue_seconds_sum")}
+    assert queued == {
+        route_pool: 0.5,
+        (("pool", ""), ("route", "table")): 0.25,  # waited in vain
+        (("pool", "mtp3"), ("route", "text")): 0,  # need not wait
+    }
     assert found["ocr_gateway_prompt_tokens_total", route_pool] == 7
     assert found["ocr_gateway_completion_tokens_total", route_pool] == 40
-    assert found["ocr_gateway_overhead_seconds_sum", (("stage", "sort"),)] == 0.003
+    assert found["ocr_gateway_overhead_seconds_sum", (("stage", "sort"),)] == pytest.approx(0.003)
+    assert ("ocr_gateway_overhead_seconds_count", (("stage", "receive"),)) not in found
     assert any(name == "ocr_gateway_build_info" for name, _ in found)
 
 

@@ -46,6 +46,7 @@ from tests.support import (
     serving,
     until,
 )
+from tests.telemetry.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -558,7 +559,7 @@ class Scripted(SpanExporter):
 def begin(traces: Tracing) -> None:
     trace, _ = traces.begin(CHAT, "glm-ocr", {})
     assert trace
-    trace.end({})
+    trace.end(record())
 
 
 def test_a_collector_that_takes_none_for_a_while_is_told_of_once_and_once_when_it_is_back(

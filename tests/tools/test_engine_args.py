@@ -9,8 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import cli
 from gateway.config import Config, parse
 from gateway.tools.engine_args import arguments, command, environment, kustomize, most_unfinished
+from tests.tools.support import CONFIG, changed
 
 MTP = {"method": "mtp", "num_speculative_tokens": 3}
 RANGES = MTP | {"num_speculative_tokens_per_batch_size": [[1, 16, 3], [17, 64, 0]]}
@@ -220,3 +222,38 @@ def test_what_is_pasted_is_what_was_meant(model: str, path: str, note: str) -> N
     assert all(comment.startswith("#") for comment in text.splitlines()[:-1])
     (container,) = yaml.safe_load(kustomize(told, "deep", "f"))["spec"]["template"]["spec"]["containers"]
     assert container["args"] == arguments(told, "deep")
+
+
+def test_engine_args_prints_every_pools_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, "  cpu:", "  gpu:\n    engines: ['http://one:8000']\n  cpu:")
+    assert cli.main(["engine-args", "--config", str(path)]) == 0
+    both = capsys.readouterr().out
+    assert both.count("vllm serve glm-ocr") == 1
+    assert cli.main(["engine-args", "--config", str(path), "--pool", "gpu"]) == 0
+    gpu = capsys.readouterr().out
+    assert both.startswith(gpu.rstrip("\n"))
+    assert "# Pool cpu, depth 0: embedded" in both.removeprefix(gpu)
+    assert cli.main(["engine-args", "--config", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["cpu"] == []
+    assert told["gpu"][:3] == ["glm-ocr", "--served-model-name", "glm-ocr"]
+
+
+def test_engine_args_of_an_unknown_pool_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["engine-args", "--config", CONFIG, "--pool", "mtp3"]) == 1
+    assert "unknown pool 'mtp3'; there are: cpu" in capsys.readouterr().err
+
+
+def test_engine_args_prints_a_pools_patch_and_says_of_which_it_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, "  cpu:", "  gpu:\n    engines: ['http://one:8000']\n  cpu:")
+    told = ["engine-args", "--config", str(path), "--kustomize"]
+    assert cli.main([*told, "--pool", "gpu"]) == 0
+    assert f"wrote this from {path.name}" in capsys.readouterr().out
+    assert cli.main(told) == 1
+    assert "--kustomize is for one pool: --pool gpu or cpu" in capsys.readouterr().err
+    assert cli.main([*told, "--pool", "cpu"]) == 1
+    assert "pool cpu has no engine to start" in capsys.readouterr().err

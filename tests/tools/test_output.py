@@ -1,10 +1,11 @@
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tools.output import printable
+from gateway.tools.output import aligned, counted, duration, listed, printable
 
 
 def test_what_nobody_reads_is_no_error() -> None:
@@ -43,3 +44,21 @@ def test_whatever_is_printed_is_one_line(text: str) -> None:
     assert line.isprintable()
     assert len(line) <= 303
     line.encode()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (5940, "99 min"), (11100, "3 h 05 min")]
+)
+def test_durations_are_rounded_to_what_matters(seconds: float, told: str) -> None:
+    assert duration(seconds) == told
+
+
+def test_numbers_and_lists_read_like_words() -> None:
+    assert [counted(number, "page") for number in (0, 1, 2000)] == ["0 pages", "1 page", "2,000 pages"]
+    assert [listed(list("abc")[:number]) for number in range(4)] == ["", "a", "a and b", "a, b and c"]
+
+
+def test_the_columns_of_a_table_stand_below_each_other() -> None:
+    rows = [("load", "plain"), ("1", "70"), ("128", "")]
+    assert list(aligned(rows)) == ["load  plain", "1     70", "128"]
+    assert list(aligned(rows, right=True)) == ["load  plain", "   1     70", " 128"]

@@ -22,7 +22,7 @@ from gateway.state.store import State
 from gateway.upstream.client import EngineClient
 from gateway.upstream.poller import Poller, mismatch
 from gateway.wire.vllm.engine import read_metrics
-from tests.state.test_store import CURVES
+from tests.state.world import CURVES
 from tests.support import FakeEngine, served, until
 
 CONFIG = """
@@ -40,11 +40,10 @@ F = Engine("f", "http://f", "mtp3", 3)
 def config(version: object = None) -> Config:
     """The configuration above; with a version, text has a profile measured on it."""
     settings = parse(CONFIG, "routes.yaml", Path(), {})
-    if version is not None:
-        settings.profiles["text"] = Profile(
-            route="text", pools={"plain": ((1, 10.0),)}, meta={"engine_version": version}
-        )
-    return settings
+    if version is None:
+        return settings
+    profile = Profile(route="text", pools={"plain": ((1, 10.0),)}, meta={"engine_version": version})
+    return settings.completed(profiles={"text": profile})
 
 
 def page(
@@ -563,13 +562,14 @@ async def test_routes_are_kept_apart_where_that_pays(caplog: pytest.LogCaptureFi
         Path(),
         {},
     )
+    profiles = {}
     for route, curves in CURVES.items():
         points = {
             pool: tuple((n, n / (a + b * n + c * n * n), 0.01) for n in (1, 10, 40, 80, 160, 320))
             for pool, (a, b, c) in zip(("mtp3", "plain"), curves.values(), strict=True)
         }
-        settings.profiles[route] = Profile(route=route, pools=points, meta={})
-    world.state.configure(Fleet.of(settings), (E, F))
+        profiles[route] = Profile(route=route, pools=points, meta={})
+    world.state.configure(Fleet.of(settings.completed(profiles=profiles)), (E, F))
     for name in ("e", "f"):
         world.state.mark(name, up=True)
     leases = [world.lease(route) for _ in range(120) for route in ("text", "table")]

@@ -10,7 +10,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
+import httpx
 import pytest
 
 from bench.serving import free_port
@@ -55,8 +55,8 @@ def engines(checkpoint: Path, pasted: Callable[..., Pasted]) -> Iterator[Sequenc
 class Client:
     """Asks for answers of TOKENS tokens, and for documents."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self._session = session
+    def __init__(self, http: httpx.AsyncClient, url: str) -> None:
+        self._http = http
         self._url = url
 
     async def ask(self, *, stream: bool, **members: Any) -> tuple[int, bytes]:
@@ -67,8 +67,8 @@ class Client:
             {"type": "text", "text": PROMPTS["table"]},
         ]
         body = {"model": MODEL, "messages": [{"role": "user", "content": content}], "stream": stream}
-        async with self._session.post(f"{self._url}/v1/chat/completions", json=body | members) as reply:
-            return reply.status, await reply.read()
+        reply = await self._http.post(f"{self._url}/v1/chat/completions", json=body | members)
+        return reply.status_code, reply.content
 
     async def read(self, *, stream: bool) -> str:
         """Return a whole document's text.
@@ -87,6 +87,12 @@ class Client:
         return "".join(
             chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"]
         )
+
+
+def http_client() -> httpx.AsyncClient:
+    """A client that opens a connection for each request."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.AsyncClient(limits=limits, timeout=300, trust_env=False)
 
 
 async def until(done: Callable[[], bool], within_s: float = _END_S) -> None:
@@ -121,11 +127,10 @@ async def test_an_engine_that_drains_ends_all_it_has_and_a_gateway_loses_nothing
 ) -> None:
     drains, _ = engines
     # With that 500 the connection is shut, unannounced.
-    connector = aiohttp.TCPConnector(force_close=True)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(300)) as session:
-        direct = Client(session, drains.url)
+    async with http_client() as http:
+        direct = Client(http, drains.url)
         with gateway(tmp_path, {"plain": engines}) as front:
-            through = Client(session, front.served.url)
+            through = Client(http, front.served.url)
             stop = asyncio.Event()
 
             async def loop(*, stream: bool) -> list[str]:
@@ -168,8 +173,8 @@ async def test_an_engine_that_drains_ends_all_it_has_and_a_gateway_loses_nothing
 async def test_what_outlasts_the_timeout_gets_neither_an_end_nor_an_error(engines: Sequence[Pasted]) -> None:
     engine = engines[1]
     began = time.monotonic()
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(300)) as session:
-        had = await filled(engine, Client(session, engine.url))
+    async with http_client() as http:
+        had = await filled(engine, Client(http, engine.url))
         engine.terminate()
         await until(lambda: not engine.is_healthy())  # the port is closed
         assert not any(task.done() for task in had), time.monotonic() - began
@@ -177,6 +182,6 @@ async def test_what_outlasts_the_timeout_gets_neither_an_end_nor_an_error(engine
         # A kubelet does this when the grace period is over.
         engine.end(signal.SIGKILL)
         for task in had:
-            with contextlib.suppress(aiohttp.ClientError):
+            with contextlib.suppress(httpx.HTTPError):
                 _, body = await task
                 assert not body.endswith(b"data: [DONE]\n\n")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.config import load
-from gateway.tools.sweep import store
+from gateway.tools.sweep import sweep_file
 from tests.vllm.engines import MODEL, Counts, Engine, started
 from tests.vllm.traffic import PROMPTS
 
@@ -64,7 +64,7 @@ class Sweep:
 
     @property
     def windows(self) -> Sequence[Window]:
-        return store.read(self.out).windows
+        return sweep_file.read(self.out).windows
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ _POLICY = (
 )
 
 
-class Page(NamedTuple):
+class StatusPage(NamedTuple):
     """A page as it is sent.
 
     Attributes:
@@ -32,7 +32,7 @@ class Page(NamedTuple):
     headers: Mapping[str, str]
 
 
-def load() -> Page:
+def load() -> StatusPage:
     """Read the page; its scripts and styles are allowed by their hashes."""
     text = importlib.resources.files(__name__).joinpath("index.html").read_text("utf-8")
     hashes: dict[str, list[str]] = {"script": [], "style": []}
@@ -48,4 +48,4 @@ def load() -> Page:
         "cache-control": "no-cache",
         "etag": f'"{hashlib.sha256(body).hexdigest()[:32]}"',
     }
-    return Page(body, headers)
+    return StatusPage(body, headers)

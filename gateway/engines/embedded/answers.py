@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from gateway.engines.embedded.lines import Box, reading_order, rows
 from gateway.engines.embedded.pairs import Piece, fill, find_pairs
 from gateway.engines.embedded.pictures import decode
-from gateway.engines.embedded.table_grid import Grid, Read, Row, grid, html_row, markdown_row, records
+from gateway.engines.embedded.table_grid import CellText, Grid, Row, grid, html_row, markdown_row, records
 from gateway.engines.embedded.text_forms import form_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gateway.engines.embedded.ocr_request import ReadRequest
+    from gateway.engines.embedded.ocr_request import OcrRequest
     from gateway.engines.embedded.reader import Reader, TextPage
 
 GREETING = "Send an image and I will read it."
@@ -24,7 +24,7 @@ GREETING = "Send an image and I will read it."
 _MARKDOWN = re.compile(r"\bmarkdown\b|\bmd\b", re.IGNORECASE)
 
 
-def answer(reader: Reader, request: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
+def read_pieces(reader: Reader, request: OcrRequest, stopped: Callable[[], bool]) -> Iterator[str]:
     """Read a request's images, in order, and yield the answer's pieces.
 
     The first piece is empty and says that every image can be decoded: a refusal comes before it or not
@@ -52,7 +52,7 @@ def answer(reader: Reader, request: ReadRequest, stopped: Callable[[], bool]) ->
             between, begun = "", True
 
 
-def _text(reader: Reader, page: TextPage, request: ReadRequest, stopped: Callable[[], bool]) -> Iterator[str]:
+def _text(reader: Reader, page: TextPage, request: OcrRequest, stopped: Callable[[], bool]) -> Iterator[str]:
     form = form_of(request.prompt)
     begun = False
     for line in reading_order(page.boxes):
@@ -66,9 +66,7 @@ def _text(reader: Reader, page: TextPage, request: ReadRequest, stopped: Callabl
         yield end
 
 
-def _table(
-    reader: Reader, page: TextPage, request: ReadRequest, stopped: Callable[[], bool]
-) -> Iterator[str]:
+def _table(reader: Reader, page: TextPage, request: OcrRequest, stopped: Callable[[], bool]) -> Iterator[str]:
     table = grid(page.boxes)
     markdown = bool(_MARKDOWN.search(request.prompt))
     number = 0
@@ -87,7 +85,7 @@ def _table_lines(reader: Reader, page: TextPage, table: Grid, stopped: Callable[
         row = []
         for cell in cells:
             texts = _read(reader, page, cell.boxes, stopped)
-            row.append(Read(cell.column, cell.colspan, " ".join(text for text in texts if text)))
+            row.append(CellText(cell.column, cell.colspan, " ".join(text for text in texts if text)))
         if stopped():
             return
         if any(cell.text for cell in row):
@@ -95,7 +93,7 @@ def _table_lines(reader: Reader, page: TextPage, table: Grid, stopped: Callable[
 
 
 def _key_value(
-    reader: Reader, pages: Iterable[TextPage], request: ReadRequest, stopped: Callable[[], bool]
+    reader: Reader, pages: Iterable[TextPage], request: OcrRequest, stopped: Callable[[], bool]
 ) -> str:
     document: list[list[Piece]] = []
     offset = 0.0

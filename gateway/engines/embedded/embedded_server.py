@@ -1,41 +1,26 @@
-"""The embedded engine's HTTP server: a vLLM to whoever asks, with OCR on the CPU behind it."""
+"""The embedded engine's HTTP server: vLLM's dialect, with OCR on the CPU behind it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import socket
 import sys
 import threading
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-
 from gateway import __version__
-from gateway.engines.asgi import (
-    Raw,
-    answer_while_connected,
-    make_server,
-    model_list,
-    not_served,
-    read_body,
-    request_id,
-    send_body,
-    send_start,
-    send_whole,
-)
-from gateway.engines.embedded.answer_json import OcrReply, OcrResponse
-from gateway.engines.embedded.answers import GREETING, answer
+from gateway.engines.asgi import make_server, send_body, send_start, send_whole, vllm_app
+from gateway.engines.embedded.answers import GREETING, read_pieces
 from gateway.engines.embedded.ocr_request import parse, parse_response
 from gateway.engines.embedded.reader_threads import ReaderThreads
 from gateway.engines.embedded.tokens import TokenBudget
-from gateway.engines.vllm_json import error_body
+from gateway.engines.responses_api import ResponseAnswer
+from gateway.engines.vllm_json import CompletionAnswer, error_body
 from gateway.engines.vllm_page import EngineCounts, metrics_page
 from gateway.errors import GatewayError
 from gateway.telemetry import logs
@@ -43,15 +28,15 @@ from gateway.telemetry import logs
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
+    from starlette.applications import Starlette
+    from starlette.types import Send
 
-    from gateway.engines.embedded.ocr_request import ReadRequest
+    from gateway.engines.embedded.ocr_request import OcrRequest
     from gateway.engines.embedded.reader import Reader
 
-    _Read = Callable[[bytes, str], OcrReply | OcrResponse]
+    _Answer = CompletionAnswer | ResponseAnswer
+    _Read = Callable[[bytes, str], tuple[OcrRequest, _Answer]]
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
 VERSION = f"{__version__}+embedded"
 
 _log = logging.getLogger("gateway.engines.embedded")
@@ -80,23 +65,22 @@ class EmbeddedEngine:
         self._model = model
         self._workers = ReaderThreads(load or _load_reader, count=workers, max_waiting=max_waiting)
         self._on_failure = on_failure
-        self._started = int(time.time())
         self._finished: Counter[str] = Counter()
         self._prompt_tokens = 0
         self._generation_tokens = 0
 
     def app(self) -> Starlette:
         """Build the ASGI application; the models load while it already listens."""
-        return Starlette(
-            routes=[
-                Route("/v1/chat/completions", Raw(self._chat), methods=["POST"]),
-                Route("/v1/responses", Raw(self._responses), methods=["POST"]),
-                Route("/v1/models", self._models),
-                Route("/health", self._health),
-                Route("/version", self._version),
-                Route("/metrics", self._metrics),
-            ],
-            exception_handlers={404: not_served, 405: not_served},
+        return vllm_app(
+            {
+                "/v1/chat/completions": functools.partial(self._answer, self._read_chat),
+                "/v1/responses": functools.partial(self._answer, self._read_response),
+            },
+            model=self._model,
+            version=VERSION,
+            owner="ocr-gateway",
+            healthy=lambda: self._workers.ready,
+            metrics=self._metrics,
             lifespan=self._lifespan,
         )
 
@@ -114,16 +98,7 @@ class EmbeddedEngine:
             _log.exception("the OCR models cannot be loaded")
             self._on_failure()
 
-    async def _models(self, _: Request) -> Response:
-        return model_list(self._model, self._started, "ocr-gateway")
-
-    async def _health(self, _: Request) -> Response:
-        return Response(status_code=200 if self._workers.ready else 503)
-
-    async def _version(self, _: Request) -> Response:
-        return JSONResponse({"version": VERSION})
-
-    async def _metrics(self, _: Request) -> Response:
+    def _metrics(self) -> str:
         counts = EngineCounts(
             running=self._workers.running,
             waiting=self._workers.waiting,
@@ -131,33 +106,30 @@ class EmbeddedEngine:
             generation_tokens=self._generation_tokens,
             finished=self._finished,
         )
-        return Response(metrics_page(counts, self._model), media_type="text/plain; version=0.0.4")
+        return metrics_page(counts, self._model)
 
-    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._asked(scope, receive, send, self._chat_reply)
+    def _read_chat(self, body: bytes, id: str) -> tuple[OcrRequest, _Answer]:
+        request = parse(body, self._model)
+        answer = CompletionAnswer(
+            f"chatcmpl-{id}",
+            self._model,
+            request.prompt_tokens,
+            tool=request.tool,
+            include_usage=request.include_usage,
+        )
+        return request, answer
 
-    async def _responses(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._asked(scope, receive, send, self._response_reply)
+    def _read_response(self, body: bytes, id: str) -> tuple[OcrRequest, _Answer]:
+        request = parse_response(body, self._model)
+        return request, ResponseAnswer(id, self._model, request.prompt_tokens, request.tool)
 
-    async def _asked(self, scope: Scope, receive: Receive, send: Send, read: _Read) -> None:
-        body = await read_body(receive, MAX_BODY_BYTES)
-        if body is None:
-            return
-        await answer_while_connected(self._answer(body, request_id(scope), send, read), receive)
-
-    def _chat_reply(self, body: bytes, request_id: str) -> OcrReply:
-        return OcrReply(self._model, parse(body, self._model), f"chatcmpl-{request_id}")
-
-    def _response_reply(self, body: bytes, request_id: str) -> OcrResponse:
-        return OcrResponse(self._model, parse_response(body, self._model), request_id)
-
-    async def _answer(self, body: bytes | GatewayError, request_id: str, send: Send, read: _Read) -> None:
+    async def _answer(self, read: _Read, body: bytes | GatewayError, id: str, send: Send) -> None:
         try:
             if isinstance(body, GatewayError):
                 raise body
-            reply = read(body, request_id)
-            self._prompt_tokens += reply.request.prompt_tokens
-            await self._reply(reply, send)
+            request, answer = read(body, id)
+            self._prompt_tokens += request.prompt_tokens
+            await self._send(request, answer, send)
         except asyncio.CancelledError:
             self._finished["abort"] += 1
             raise
@@ -166,23 +138,23 @@ class EmbeddedEngine:
             status, page = _refusal(error)
             await send_whole(send, status, page)
 
-    async def _reply(self, reply: OcrReply | OcrResponse, send: Send) -> None:
+    async def _send(self, request: OcrRequest, answer: _Answer, send: Send) -> None:
         """Send the answer; whatever is raised is raised before a byte is sent."""
-        budget = TokenBudget(reply.request.max_tokens)
+        budget = TokenBudget(request.max_tokens)
         texts: list[str] = []
         streaming = False
-        async with contextlib.aclosing(self._pieces(reply.request)) as pieces:
+        async with contextlib.aclosing(self._pieces(request)) as pieces:
             try:
                 async for piece in pieces:
-                    if reply.request.stream and not streaming:
+                    if request.stream and not streaming:
                         streaming = True
                         await send_start(send, 200, b"text/event-stream; charset=utf-8")
-                        await send_body(send, reply.opening(), more=True)
-                    if taken := budget.take(piece):
+                        await send_body(send, answer.accepted() + answer.opening(), more=True)
+                    if text := budget.spend(piece):
                         if streaming:
-                            await send_body(send, reply.piece(taken), more=True)
+                            await send_body(send, answer.piece(text), more=True)
                         else:
-                            texts.append(taken)
+                            texts.append(text)
                     if budget.exhausted:
                         break
             except Exception as error:
@@ -190,21 +162,24 @@ class EmbeddedEngine:
                     raise
                 self._finished["error"] += 1
                 _, page = _refusal(error)
-                await send_body(send, reply.broken(page))
+                await send_body(send, answer.broken(page))
                 return
         self._generation_tokens += budget.used
         self._finished["length" if budget.exhausted else "stop"] += 1
+        reason = "length" if budget.exhausted else request.finish_reason
         if streaming:
-            await send_body(send, reply.closing(tokens=budget.used, cut=budget.exhausted))
+            end = answer.piece("", finish_reason=reason)
+            end += answer.closing(tokens=budget.used, finish_reason=reason)
+            await send_body(send, end)
         else:
-            page = reply.whole("".join(texts), tokens=budget.used, cut=budget.exhausted)
+            page = answer.whole("".join(texts), tokens=budget.used, finish_reason=reason)
             await send_whole(send, 200, page)
 
-    async def _pieces(self, request: ReadRequest) -> AsyncGenerator[str]:
+    async def _pieces(self, request: OcrRequest) -> AsyncGenerator[str]:
         if not request.images:
             yield GREETING
             return
-        job = self._workers.run(lambda reader, stopped: answer(reader, request, stopped))
+        job = self._workers.run(lambda reader, stopped: read_pieces(reader, request, stopped))
         async with contextlib.aclosing(job) as pieces:
             async for piece in pieces:
                 yield piece

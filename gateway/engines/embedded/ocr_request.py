@@ -22,7 +22,7 @@ MAX_IMAGES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class OcrRequest:
     """What one request wants read.
 
     Attributes:
@@ -35,7 +35,7 @@ class ReadRequest:
         max_tokens: the answer's limit; None for none.
         prompt_tokens: tokens of words and images together.
         tool: the function to call with the answer, if one is forced.
-        tool_required: it was forced by `tool_choice: "required"`, not by name.
+        finish_reason: of an answer that is not cut: `tool_calls` where a tool is required, else `stop`.
     """
 
     task: Task
@@ -47,7 +47,7 @@ class ReadRequest:
     max_tokens: int | None
     prompt_tokens: int
     tool: str | None
-    tool_required: bool
+    finish_reason: str
 
 
 class _Function(msgspec.Struct):
@@ -77,7 +77,7 @@ _LIMITS = msgspec.json.Decoder(_Limits)
 _RESPONSE_LIMITS = msgspec.json.Decoder(_ResponseLimits)
 
 
-def parse(body: bytes, model: str) -> ReadRequest:
+def parse(body: bytes, model: str) -> OcrRequest:
     """Read a chat request's body for the engine that serves `model`.
 
     Raises:
@@ -88,21 +88,21 @@ def parse(body: bytes, model: str) -> ReadRequest:
     return _read(request, model, _limits(_LIMITS, body))
 
 
-def parse_response(body: bytes, model: str) -> ReadRequest:
+def parse_response(body: bytes, model: str) -> OcrRequest:
     """Read the body of a request in the Responses API; see `parse`."""
     request = responses.parse_request(body, max_images=MAX_IMAGES, from_gateway=True)
-    told: _ResponseLimits = _limits(_RESPONSE_LIMITS, body)
-    choice = told.tool_choice
-    tools = [_Tool(tool) for tool in told.tools or ()]
+    fields: _ResponseLimits = _limits(_RESPONSE_LIMITS, body)
+    choice = fields.tool_choice
+    tools = [_Tool(tool) for tool in fields.tools or ()]
     limits = _Limits(
-        max_output_tokens=told.max_output_tokens,
+        max_output_tokens=fields.max_output_tokens,
         tools=tools,
         tool_choice=_Tool(choice) if isinstance(choice, _Function) else choice,
     )
     return _read(request, model, limits)
 
 
-def _read(request: openai.CompletionRequest, model: str, limits: _Limits) -> ReadRequest:
+def _read(request: openai.CompletionRequest, model: str, limits: _Limits) -> OcrRequest:
     if request.model not in (None, model):
         raise UnknownModel(f"The model `{request.model}` does not exist. It is `{model}`.", param="model")
     _check(limits)
@@ -112,12 +112,11 @@ def _read(request: openai.CompletionRequest, model: str, limits: _Limits) -> Rea
             data = parse_data_url(part.url).data
             sizes.append(check_header(data))
         except BadImage as error:
-            error.param = part.param
-            raise
+            raise error.named(part.param) from error
         images.append(data)
     words = count_tokens(request.facts.system) + count_tokens(request.facts.prompt)
     tool = _forced_tool(limits)
-    return ReadRequest(
+    return OcrRequest(
         task=task_of(request.facts) if tool is None else "key-value",
         prompt=request.facts.prompt,
         schema=wanted_schema(request.facts),
@@ -127,7 +126,7 @@ def _read(request: openai.CompletionRequest, model: str, limits: _Limits) -> Rea
         max_tokens=limits.max_output_tokens or limits.max_completion_tokens or limits.max_tokens,
         prompt_tokens=words + sum(image_tokens(*size) for size in sizes),
         tool=tool,
-        tool_required=limits.tool_choice == "required",
+        finish_reason="tool_calls" if limits.tool_choice == "required" else "stop",
     )
 
 

@@ -37,15 +37,15 @@ class Grid:
     lines: list[list[Cell]]
 
 
-class Read(NamedTuple):
-    """A cell that has been read."""
+class CellText(NamedTuple):
+    """The text of a cell, and where the cell stands."""
 
     column: int
     colspan: int
     text: str
 
 
-Row = list[Read]
+Row = list[CellText]
 
 
 def grid(boxes: Sequence[Box]) -> Grid:
@@ -60,17 +60,17 @@ def grid(boxes: Sequence[Box]) -> Grid:
 
 def records(lines: Iterable[Row]) -> Iterator[Row]:
     """Join lines whose every text goes on in small letters to the line above: they are one wrapped row."""
-    held: Row | None = None
+    row: Row = []
     for line in lines:
-        if held is not None and _continues(held, line):
+        if _continues(row, line):
             more = {cell.column: cell.text for cell in line}
-            held = [cell._replace(text=f"{cell.text} {more.get(cell.column, '')}".rstrip()) for cell in held]
+            row = [cell._replace(text=f"{cell.text} {more.get(cell.column, '')}".rstrip()) for cell in row]
             continue
-        if held is not None:
-            yield held
-        held = line
-    if held is not None:
-        yield held
+        if row:
+            yield row
+        row = line
+    if row:
+        yield row
 
 
 def html_row(row: Row, columns: int) -> str:

@@ -42,8 +42,8 @@ class TokenBudget:
         """
         return self.used >= self._limit
 
-    def take(self, text: str) -> str:
-        """Return as much of `text` as the budget still allows."""
+    def spend(self, text: str) -> str:
+        """Count the tokens of `text`, and return as much of it as the limit still allows."""
         end = len(text) if not self.exhausted else 0
         for token in _TOKEN.finditer(text):
             if self.exhausted:

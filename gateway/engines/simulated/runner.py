@@ -25,6 +25,7 @@ MAX_NUM_SEQS = 1024
 _LATE_S = 0.05
 # Seconds after which a step's end is looked at again: it comes sooner where the engine is slow no more.
 _NAP_S = 0.1
+_WORDS = ("This", "text", "is", "simulated", "and", "was", "read", "from", "no", "image.")
 
 
 class SimulatedJob:
@@ -54,8 +55,13 @@ class SimulatedJob:
         await self.changed.wait()
         self.changed.clear()
 
-    def take(self, emission: Emission) -> None:
-        """Note a step's share."""
+    def text(self, since: int = 0) -> str:
+        """Return what was written after the first `since` tokens: a word each, but for one that ends it."""
+        words = self.tokens - (self.finish_reason == "stop")
+        return "".join(" " * (place > 0) + _WORDS[place % len(_WORDS)] for place in range(since, words))
+
+    def add(self, emission: Emission) -> None:
+        """Add a step's share."""
         self.tokens += emission.tokens
         if emission.drafts:
             self.histogram[emission.accepted] += 1
@@ -194,7 +200,7 @@ class Runner:
         decoding = 0
         for emission in self._clock.advance():
             job = cast("SimulatedJob", emission.id)
-            job.take(emission)
+            job.add(emission)
             if emission.first:
                 self._first_token.observe(self._since(job, end))
             else:

@@ -1,4 +1,4 @@
-"""The simulated engine's HTTP server: a vLLM to whoever asks, with a clock model behind it."""
+"""The simulated engine's HTTP server: vLLM's dialect, with a clock model behind it."""
 
 from __future__ import annotations
 
@@ -8,33 +8,25 @@ import functools
 import logging
 import os
 import random
-import time
 from typing import TYPE_CHECKING, Literal
 
-from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway import __version__
 from gateway.engines.asgi import (
     DRAIN_SECONDS,
-    Raw,
-    answer_while_connected,
     make_server,
-    model_list,
-    not_served,
-    read_body,
-    request_id,
     send_body,
     send_start,
     send_whole,
+    vllm_app,
 )
-from gateway.engines.responses_api import ModelResponse
-from gateway.engines.simulated.completion_json import SimulatedReply, SimulatedResponse
+from gateway.engines.responses_api import ResponseAnswer
 from gateway.engines.simulated.completion_request import parse, parse_response
 from gateway.engines.simulated.faults import NO_FAULT, Fault, parse_fault
 from gateway.engines.simulated.runner import Runner
-from gateway.engines.vllm_json import error_body, speculative_object
+from gateway.engines.vllm_json import CompletionAnswer, error_body, speculative_object
 from gateway.engines.vllm_page import metrics_page
 from gateway.errors import GatewayError, Unavailable
 from gateway.policy.sort.evidence import SortRules
@@ -43,6 +35,7 @@ from gateway.wire.vllm.engine import STOPPING, Simulated
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -50,9 +43,10 @@ if TYPE_CHECKING:
     from gateway.engines.simulated.runner import SimulatedJob
     from gateway.engines.simulated.step_model import Fit
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
-# How an answer's id begins tells which API it is of.
-_Kind = Literal["chatcmpl", "cmpl", "resp"]
+    _Answer = CompletionAnswer | ResponseAnswer
+
+# An API, by how the ids of its answers begin.
+_Api = Literal["chatcmpl", "cmpl", "resp"]
 VERSION = f"{__version__}+simulated"
 GARBAGE = b"\x00\xffsimulated garbage }{"
 
@@ -100,7 +94,6 @@ class SimulatedEngine:
         self._fault = NO_FAULT
         self._answering = asyncio.Event()
         self._answering.set()
-        self._started = int(time.time())
         self._stopping = False
         self._open = 0
         self._idle = asyncio.Event()
@@ -121,18 +114,20 @@ class SimulatedEngine:
 
     def app(self) -> ASGIApp:
         """Build the ASGI application."""
-        routes = [
-            Route("/v1/chat/completions", Raw(self._chat), methods=["POST"]),
-            Route("/v1/completions", Raw(self._completions), methods=["POST"]),
-            Route("/v1/responses", Raw(self._responses), methods=["POST"]),
-            Route("/v1/models", self._models),
-            Route("/health", self._health),
-            Route("/version", self._version),
-            Route("/metrics", self._metrics),
-            Route("/faults", self._faults, methods=["GET", "POST"]),
-        ]
-        inner = Starlette(
-            routes=routes, exception_handlers={404: not_served, 405: not_served}, lifespan=self._lifespan
+        paths: dict[str, _Api] = {
+            "/v1/chat/completions": "chatcmpl",
+            "/v1/completions": "cmpl",
+            "/v1/responses": "resp",
+        }
+        inner = vllm_app(
+            {path: functools.partial(self._answer, api) for path, api in paths.items()},
+            model=self._model,
+            version=VERSION,
+            owner="simulated",
+            healthy=lambda: self._fault.kind != "not_ready",
+            metrics=self._metrics,
+            lifespan=self._lifespan,
+            more=[Route("/faults", self._faults, methods=["GET", "POST"])],
         )
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,20 +156,10 @@ class SimulatedEngine:
         yield
         running.cancel()
 
-    async def _models(self, _: Request) -> Response:
-        return model_list(self._model, self._started, "simulated")
-
-    async def _health(self, _: Request) -> Response:
-        return Response(status_code=503 if self._fault.kind == "not_ready" else 200)
-
-    async def _version(self, _: Request) -> Response:
-        return JSONResponse({"version": VERSION})
-
-    async def _metrics(self, _: Request) -> Response:
+    def _metrics(self) -> str:
         counts = self._runner.counts(awake=self._fault.kind != "sleep")
         simulated = Simulated(self._fit.name, self._runner.clock_s, self._time_scale)
-        page = metrics_page(counts, self._model, simulated=simulated)
-        return Response(page, media_type="text/plain; version=0.0.4")
+        return metrics_page(counts, self._model, simulated=simulated)
 
     async def _faults(self, request: Request) -> Response:
         if request.method == "POST":
@@ -203,26 +188,12 @@ class SimulatedEngine:
         else:
             self._answering.set()
 
-    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._complete(scope, receive, send, "chatcmpl")
-
-    async def _completions(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._complete(scope, receive, send, "cmpl")
-
-    async def _responses(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._complete(scope, receive, send, "resp")
-
-    async def _complete(self, scope: Scope, receive: Receive, send: Send, kind: _Kind) -> None:
-        body = await read_body(receive, MAX_BODY_BYTES)
-        if body is not None:
-            await answer_while_connected(self._answer(body, request_id(scope), send, kind), receive)
-
-    async def _answer(self, body: bytes | GatewayError, id: str, send: Send, kind: _Kind) -> None:
+    async def _answer(self, api: _Api, body: bytes | GatewayError, id: str, send: Send) -> None:
         luck = self._rng.random()
         try:
             if isinstance(body, GatewayError):
                 raise body
-            request = self._parsed(body, kind)
+            request = self._read(api, body)
             if self._stopping or self._fault.kind == "drain":
                 raise GatewayError(STOPPING)
             if self._hits("unavailable", luck):
@@ -235,56 +206,66 @@ class SimulatedEngine:
             await send_body(send, GARBAGE)
             return
         job = self._runner.submit(request)
-        reply = self._reply(request, id, kind)
+        answer = self._begun(api, request, id)
         self._open += 1
         self._idle.clear()
         try:
-            await (self._stream if request.stream else self._whole)(reply, job, luck, send)
+            await (self._stream if request.stream else self._whole)(answer, job, luck, send)
         finally:
             self._runner.leave(job)
             self._open -= 1
             if not self._open:
                 self._idle.set()
 
-    def _parsed(self, body: bytes, kind: _Kind) -> SimulatedRequest:
-        if kind == "resp":
+    def _read(self, api: _Api, body: bytes) -> SimulatedRequest:
+        if api == "resp":
             return parse_response(body, model=self._model, rules=self._rules, speculative=self._speculative)
-        chat = kind == "chatcmpl"
+        chat = api == "chatcmpl"
         return parse(body, chat=chat, model=self._model, rules=self._rules, speculative=self._speculative)
 
-    def _reply(self, request: SimulatedRequest, id: str, kind: _Kind) -> SimulatedReply | SimulatedResponse:
+    def _begun(self, api: _Api, request: SimulatedRequest, id: str) -> _Answer:
         prompt_tokens = self._fit.routes[request.route].prompt_tokens
-        if kind == "resp":
-            return SimulatedResponse(ModelResponse(self._model, id, prompt_tokens))
-        return SimulatedReply(
-            self._model, request, f"{kind}-{id}", prompt_tokens, f"simulated-{self._fit.name}"
+        if api == "resp":
+            return ResponseAnswer(id, self._model, prompt_tokens)
+        return CompletionAnswer(
+            f"{api}-{id}",
+            self._model,
+            prompt_tokens,
+            chat=request.chat,
+            include_usage=request.include_usage,
+            continuous_usage=request.continuous_usage,
+            fingerprint=f"simulated-{self._fit.name}",
         )
 
-    async def _stream(
-        self, reply: SimulatedReply | SimulatedResponse, job: SimulatedJob, luck: float, send: Send
-    ) -> None:
+    async def _stream(self, answer: _Answer, job: SimulatedJob, luck: float, send: Send) -> None:
         await send_start(send, 200, b"text/event-stream; charset=utf-8")
-        if accepted := reply.accepted():
+        if accepted := answer.accepted():
             await send_body(send, accepted, more=True)
-        told, ended = 0, None
+        sent, ended = 0, None
         while ended is None:
             await job.more()
             if self._cuts(job, luck):
                 return
-            opening = b"" if told else reply.opening()
-            before, told, ended = told, job.tokens, job.finish_reason
-            await send_body(send, opening + reply.piece(before, told, ended), more=True)
-        await send_body(send, reply.closing(told, self._speculation(job)))
+            opening = b"" if sent else answer.opening()
+            text, sent, ended = job.text(sent), job.tokens, job.finish_reason
+            piece = answer.piece(text, tokens=sent, finish_reason=ended)
+            await send_body(send, opening + piece, more=True)
+        speculation = self._speculation(job)
+        await send_body(send, answer.closing(tokens=sent, finish_reason=ended, speculation=speculation))
 
-    async def _whole(
-        self, reply: SimulatedReply | SimulatedResponse, job: SimulatedJob, luck: float, send: Send
-    ) -> None:
+    async def _whole(self, answer: _Answer, job: SimulatedJob, luck: float, send: Send) -> None:
         while job.finish_reason is None:
             await job.more()
             if self._cuts(job, luck):
                 await send_start(send, 200, b"application/json", 1 << 20)
                 return
-        await send_whole(send, 200, reply.whole(job.tokens, job.finish_reason, self._speculation(job)))
+        page = answer.whole(
+            job.text(),
+            tokens=job.tokens,
+            finish_reason=job.finish_reason,
+            speculation=self._speculation(job),
+        )
+        await send_whole(send, 200, page)
 
     def _speculation(self, job: SimulatedJob) -> dict[str, object] | None:
         return speculative_object(job.histogram, job.draft_tokens) if self._per_request else None

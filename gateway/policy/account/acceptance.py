@@ -13,10 +13,12 @@ from functools import reduce
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from gateway.model import Speculation
+from gateway.model import Speculation, SpeculationFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from gateway.model import ToldSpeculation
 
 # An estimate is low by what the end of an answer threw away, half a step's tokens on average: by less than 5%
 # from so many tokens on, for each that a step may write.
@@ -53,19 +55,31 @@ class Sample:
     speculation: Speculation
 
 
-def of_answer(told: Speculation | None, *, completion_tokens: int, steps: int, depth: int) -> Sample | None:
+def of_answer(told: ToldSpeculation, *, completion_tokens: int, steps: int, depth: int) -> Sample | None:
     """Return the best figure an answer gives; None where it gives none.
 
     Args:
-        told: what the engine said of it.
+        told: what the engine said of it; what is no figure is as good as nothing.
         completion_tokens: the answer's length.
         steps: chunks of its stream that carried tokens; 0 where it was not streamed.
         depth: its engine's; 0 where a step need not draft.
     """
-    if told is not None:
+    if isinstance(told, Speculation):
         return Sample(Source.REQUEST, told) if 0 < told.drafts <= completion_tokens else None
     estimate = of_stream(completion_tokens, steps, depth)
     return Sample(Source.STREAM, estimate) if estimate else None
+
+
+def fault_of(told: ToldSpeculation, completion_tokens: int) -> SpeculationFault | None:
+    """Return why what an answer told of its speculation is no figure; None where it is one, or told nothing.
+
+    Args:
+        told: what the engine said of it.
+        completion_tokens: the answer's length; 0 where that is not known.
+    """
+    if isinstance(told, Speculation):
+        return SpeculationFault.DRAFTS_OVER_TOKENS if 0 < completion_tokens < told.drafts else None
+    return told
 
 
 def of_stream(completion_tokens: int, steps: int, depth: int) -> Speculation | None:

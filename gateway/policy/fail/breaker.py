@@ -96,8 +96,7 @@ class Breaker:
 
         It may be asked at any time: what it answers does not depend on when it was asked before.
         """
-        due = self.half_open_at(rules)
-        if self.phase is not Phase.OPEN or now < due:
+        if self.phase is not Phase.OPEN or now < (due := self.half_open_at(rules)):
             return self
         return _TABLE[self.phase, _Sign.PAUSED_ENOUGH](self, due, rules)
 

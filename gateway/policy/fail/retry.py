@@ -138,11 +138,11 @@ class Budget:
             return 0.0
         return min(CAP, self.level + FLOOR_PER_S * max(0.0, now - self.updated_at))
 
-    def begun(self, now: float) -> Budget:
-        """Return the budget once one more request has begun."""
-        if self.level >= CAP and self.share > 0:  # as nearly always
+    def begun(self, now: float, requests: int = 1) -> Budget:
+        """Return the budget once so many more requests have begun."""
+        if not requests or (self.level >= CAP and self.share > 0):
             return self
-        return self._changed(self.share, now)
+        return self._changed(self.share * requests, now)
 
     def spend(self, now: float) -> Budget | None:
         """Return the budget after one retry; None when less than a whole one is left."""

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def say(line: str, *, error: bool = False) -> None:
-    """Print a line at once, to standard error where it tells why we end."""
+    """Print a line at once; an error goes to standard error."""
     print(f"simulated: {line}", file=sys.stderr if error else sys.stdout, flush=True)
 
 
@@ -61,7 +61,7 @@ def introduction(wanted: scene.Scene, running: scene.Running) -> Iterator[str]:
     yield "Ctrl-C ends everything"
 
 
-def reading(url: str) -> watch.Reading:
+def reading(url: str) -> watch.MetricsReading:
     """Read the gateway's metrics.
 
     Raises:
@@ -79,7 +79,7 @@ def _show(wanted: scene.Scene, seconds: float) -> None:
     with scene.running(wanted, say) as running:
         for line in introduction(wanted, running):
             say(line)
-        lines, end = watch.Lines(_ROUTES, _WINDOW_S), time.monotonic() + seconds
+        lines, end = watch.StatusLines(_ROUTES, _WINDOW_S), time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(_EVERY_S)
             running.processes.require_alive()

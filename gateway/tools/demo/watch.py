@@ -1,4 +1,4 @@
-"""What the gateway's metrics say of the demonstration: a line every now and then."""
+"""Lines about the demonstration, from the gateway's metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CELL = 18
 
 
 @dataclass(frozen=True)
-class Reading:
+class MetricsReading:
     """The gateway's counters at a moment; `at` is in seconds of any clock.
 
     Attributes:
@@ -36,7 +36,7 @@ class Reading:
     load: int
 
 
-def read(page: str, at: float) -> Reading:
+def read(page: str, at: float) -> MetricsReading:
     """Read the gateway's metrics page as it was at a time."""
     chosen: Counter[tuple[str, int]] = Counter()
     drafts: Counter[str] = Counter()
@@ -56,11 +56,11 @@ def read(page: str, at: float) -> Reading:
                     tokens += sample.value
                 case "in_flight" | "waiting":
                     load += sample.value
-    return Reading(at, chosen, drafts, accepted, tokens, int(load))
+    return MetricsReading(at, chosen, drafts, accepted, tokens, int(load))
 
 
 @dataclass(frozen=True)
-class Lately:
+class RecentRequests:
     """One route between two readings.
 
     Attributes:
@@ -76,14 +76,14 @@ class Lately:
     acceptance_length: float | None
 
 
-def lately(route: str, before: Reading, now: Reading) -> Lately:
-    """Return what became of a route's requests between two readings."""
+def recent(route: str, before: MetricsReading, now: MetricsReading) -> RecentRequests:
+    """Return what happened to a route's requests between two readings."""
     chosen = {depth: count for (of, depth), count in (now.chosen - before.chosen).items() if of == route}
     requests = sum(chosen.values())
     depth = max(chosen, key=chosen.__getitem__, default=None)
     drafts = now.drafts[route] - before.drafts[route]
     accepted = now.accepted[route] - before.accepted[route]
-    return Lately(
+    return RecentRequests(
         depth,
         chosen[depth] / requests if depth is not None else 0.0,
         requests,
@@ -91,8 +91,8 @@ def lately(route: str, before: Reading, now: Reading) -> Lately:
     )
 
 
-class Lines:
-    """Readings as lines; every line says that it is simulated.
+class StatusLines:
+    """Turns readings into lines, each of which says that it is simulated.
 
     Each tells of the time since the reading before the last `window_s`.
     """
@@ -100,12 +100,12 @@ class Lines:
     def __init__(self, routes: Sequence[str], window_s: float) -> None:
         self._routes = routes
         self._window_s = window_s
-        self._readings: deque[Reading] = deque()
+        self._readings: deque[MetricsReading] = deque()
         self._first = 0.0
         self._printed = 0
 
-    def next(self, now: Reading) -> list[str]:
-        """Return what to print of one more reading: a line, under a heading now and then."""
+    def next(self, now: MetricsReading) -> list[str]:
+        """Return the lines of one more reading: one, under a heading every 20 lines."""
         readings = self._readings
         if not readings:
             self._first = now.at
@@ -118,7 +118,7 @@ class Lines:
         rate = (now.tokens - before.tokens) / seconds if seconds else 0.0
         cells = [
             f"{minutes}:{rest:02}".rjust(5) + f"{now.load:>6}",
-            *(_cell(lately(route, before, now)) for route in self._routes),
+            *(_cell(recent(route, before, now)) for route in self._routes),
             f"{rate:>8,.0f}",
         ]
         heading = [" time  load", *(route.ljust(_CELL) for route in self._routes), "tokens/s"]
@@ -127,7 +127,7 @@ class Lines:
         return [f"simulated {' | '.join(line)}" for line in lines]
 
 
-def _cell(of: Lately) -> str:
+def _cell(of: RecentRequests) -> str:
     if of.depth is None:
         return "-".ljust(_CELL)
     length = "-" if of.acceptance_length is None else f"{of.acceptance_length:.2f}"

@@ -1,4 +1,4 @@
-"""A document's answer, and what is written of it."""
+"""The result of a document, and the forms in which it is written."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SUFFIXES = {"markdown": ".md", "text": ".txt", "json": ".json"}
 
 
 @dataclass(slots=True)
-class Answer:
-    """What came of a document.
+class DocumentResult:
+    """The pages of a document, as far as they have come.
 
     Attributes:
         expected: how many pages there will be.

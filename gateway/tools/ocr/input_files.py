@@ -19,7 +19,7 @@ _HEAD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class InputDocument:
     """A document to read.
 
     Attributes:
@@ -43,7 +43,7 @@ class Target:
     whole: Path
     partial: Path
 
-    def is_done(self, document: Document) -> bool:
+    def is_done(self, document: InputDocument) -> bool:
         """Return whether the whole result is there, of the document as it is now."""
         try:
             return self.whole.stat().st_mtime >= document.path.stat().st_mtime
@@ -51,7 +51,7 @@ class Target:
             return False
 
     def write(self, data: bytes, *, whole: bool) -> Path:
-        """Write a result in place of an earlier one; whoever looks sees all of it or nothing.
+        """Write a result atomically, in place of an earlier one.
 
         Raises:
             OSError: it cannot be written.
@@ -68,7 +68,7 @@ class Target:
         return path
 
 
-def find(paths: Iterable[Path], *, recursive: bool) -> list[Document]:
+def find(paths: Iterable[Path], *, recursive: bool) -> list[InputDocument]:
     """Return the documents of files and folders, each folder's in order of their names.
 
     Args:
@@ -78,7 +78,7 @@ def find(paths: Iterable[Path], *, recursive: bool) -> list[Document]:
     Raises:
         ConfigError: with everything that is wrong with them.
     """
-    found: dict[Path, Document] = {}
+    found: dict[Path, InputDocument] = {}
     problems: list[str] = []
     for path in paths:
         if path.is_dir():
@@ -89,7 +89,7 @@ def find(paths: Iterable[Path], *, recursive: bool) -> list[Document]:
             problems.append(f"{path}: {problem}")
             continue
         else:
-            documents = [Document(path, PurePosixPath(path.name))]
+            documents = [InputDocument(path, PurePosixPath(path.name))]
         for document in documents:
             found.setdefault(document.path.resolve(), document)
     if problems:
@@ -97,13 +97,13 @@ def find(paths: Iterable[Path], *, recursive: bool) -> list[Document]:
     return list(found.values())
 
 
-def targets(documents: Sequence[Document], out: Path, suffix: str) -> list[Target]:
+def targets(documents: Sequence[InputDocument], out: Path, suffix: str) -> list[Target]:
     """Return where each document's result lies under a folder.
 
     Raises:
         ConfigError: two results would lie at the same place.
     """
-    found: dict[Path, Document] = {}
+    found: dict[Path, InputDocument] = {}
     problems = []
     for document in documents:
         whole = out / document.name.with_name(document.name.name + suffix)
@@ -114,7 +114,7 @@ def targets(documents: Sequence[Document], out: Path, suffix: str) -> list[Targe
     return [Target(whole, whole.with_suffix(f".partial{suffix}")) for whole in found]
 
 
-def _in_folder(folder: Path, recursive: bool, problems: list[str]) -> Iterator[Document]:
+def _in_folder(folder: Path, recursive: bool, problems: list[str]) -> Iterator[InputDocument]:
     def told(error: OSError) -> None:
         problems.append(f"{error.filename}: cannot be read: {error.strerror}")
 
@@ -123,7 +123,7 @@ def _in_folder(folder: Path, recursive: bool, problems: list[str]) -> Iterator[D
         for name in sorted(names):
             path = Path(parent, name)
             if path.suffix.lower() in SUFFIXES and not name.startswith(".") and path.is_file():
-                yield Document(path, PurePosixPath(path.relative_to(folder).as_posix()))
+                yield InputDocument(path, PurePosixPath(path.relative_to(folder).as_posix()))
 
 
 def _lacks(recursive: bool) -> str:
@@ -132,7 +132,7 @@ def _lacks(recursive: bool) -> str:
 
 
 def _wrong(path: Path) -> str:
-    """What keeps a file from being read; empty where nothing does."""
+    """Why a file cannot be read; empty where it can."""
     if not path.exists():
         return "no such file or folder"
     if not path.is_file():

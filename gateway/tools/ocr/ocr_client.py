@@ -13,7 +13,7 @@ import httpx
 from gateway import __version__
 from gateway.connect_failure import Cause, diagnose
 from gateway.errors import ConfigError, GatewayError
-from gateway.tools.ocr.document_result import Answer, described
+from gateway.tools.ocr.document_result import DocumentResult, described
 from gateway.wire.sse import EventSplitter, event_data
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class _AttemptFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentRequest:
+class OcrRequest:
     """What is asked of each document.
 
     Attributes:
@@ -88,7 +88,7 @@ class OcrClient:
         self,
         url: str,
         key: str,
-        request: DocumentRequest,
+        request: OcrRequest,
         rng: Random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -139,7 +139,7 @@ class OcrClient:
         """Close its connections."""
         await self._http.aclose()
 
-    async def read(self, path: Path, progress: Callable[[Answer], None]) -> Answer:
+    async def read(self, path: Path, progress: Callable[[DocumentResult], None]) -> DocumentResult:
         """Return what a document holds.
 
         Args:
@@ -159,7 +159,7 @@ class OcrClient:
                     raise AllFailed(f"{self.url} does not answer any more: {failed}") from failed
                 if last or (failed.wait_s or 0) > _LONGEST_WAIT_S:
                     raise DocumentFailed(f"{failed}; given up after attempt {attempt + 1}") from failed
-                progress(Answer())
+                progress(DocumentResult())
                 await self._sleep(self._pause_s(attempt, failed.wait_s))
         raise AssertionError("the last attempt returns or raises")
 
@@ -169,7 +169,7 @@ class OcrClient:
             return wait_s + self._rng.random() * min(1.0, 0.5 + wait_s / 4)
         return float(_FIRST_PAUSE_S * 2**attempt * (0.5 + self._rng.random()))
 
-    async def _attempt(self, path: Path, progress: Callable[[Answer], None]) -> Answer:
+    async def _attempt(self, path: Path, progress: Callable[[DocumentResult], None]) -> DocumentResult:
         try:
             file = path.open("rb")
         except OSError as error:
@@ -191,13 +191,15 @@ class OcrClient:
             except httpx.HTTPError as error:
                 raise _AttemptFailed(f"the connection broke: {_words(error)}") from error
 
-    async def _events(self, response: httpx.Response, progress: Callable[[Answer], None]) -> Answer:
+    async def _events(
+        self, response: httpx.Response, progress: Callable[[DocumentResult], None]
+    ) -> DocumentResult:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "text/event-stream":
             raise DocumentFailed(
                 f"the server answers with {kind or 'no type'}, not with events: is it an ocr-gateway?"
             )
-        answer, splitter = Answer(), EventSplitter(_EVENT_BYTES)
+        answer, splitter = DocumentResult(), EventSplitter(_EVENT_BYTES)
         try:
             async for data in response.aiter_bytes():
                 for event in splitter.feed(data):
@@ -241,7 +243,7 @@ class OcrClient:
             raise AllFailed(f"{self.url} lists no model: is it an ocr-gateway?") from error
 
 
-def _take(event: bytes, answer: Answer) -> bool:
+def _take(event: bytes, answer: DocumentResult) -> bool:
     """Add an event to an answer; return whether it is the last."""
     data = event_data(event)
     if data is None:

@@ -14,39 +14,24 @@ from typing import TYPE_CHECKING, Any
 from gateway.errors import ConfigError
 from gateway.tools.ocr import input_files
 from gateway.tools.ocr.document_result import SUFFIXES
-from gateway.tools.ocr.ocr_client import AllFailed, DocumentFailed, DocumentRequest, OcrClient
+from gateway.tools.ocr.ocr_client import AllFailed, DocumentFailed, OcrClient, OcrRequest
 from gateway.tools.ocr.ocr_options import KEY_VARIABLE
-from gateway.tools.ocr.ocr_progress import Show, Tally, counted
-from gateway.tools.output import nobody_reads, printable
+from gateway.tools.ocr.ocr_progress import DocumentTally, ProgressBar
+from gateway.tools.output import counted, nobody_reads, printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from gateway.tools.ocr.document_result import Answer
-    from gateway.tools.ocr.input_files import Document, Target
+    from gateway.tools.ocr.document_result import DocumentResult
+    from gateway.tools.ocr.input_files import InputDocument, Target
 
 _INTERRUPTED = 130
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What is to be done, and how.
-
-    Attributes:
-        due: documents to read, and the place of each one's result; None: standard output.
-        kind: the results' form.
-        printed: what is for standard output.
-    """
-
-    due: Sequence[tuple[Document, Target | None]]
-    kind: str
-    printed: list[bytes] = field(default_factory=list)
-
-
 def run(options: argparse.Namespace) -> int:
-    """Read documents as told; return the exit status.
+    """Read the documents; return the exit status.
 
     0: everything was read. 1: something could not be. 130: interrupted.
 
@@ -63,27 +48,82 @@ def run(options: argparse.Namespace) -> int:
     if options.out:
         targets = input_files.targets(documents, options.out, SUFFIXES[kind])
     schema = _schema(options.schema) if options.schema else None
-    request = DocumentRequest(options.route, options.pages, schema)
-    reader = OcrClient(options.url, _key(options.key), request, random.Random())
-    tally = Tally(len(documents))
-    due: list[tuple[Document, Target | None]] = []
+    request = OcrRequest(options.route, options.pages, schema)
+    client = OcrClient(options.url, _key(options.key), request, random.Random())
+    job = _ReadingJob(client, kind, DocumentTally(len(documents)))
     for document, target in zip(documents, targets, strict=True):
         if target and target.is_done(document):
-            tally.skip(_name(document))
+            job.tally.skip(_name(document))
         else:
-            due.append((document, target))
-    return _run(reader, _Work(due, kind), options.concurrency, tally, options.out)
+            job.due.append((document, target))
+    return _run(job, options.concurrency, options.out)
 
 
-def _run(reader: OcrClient, work: _Work, at_once: int, tally: Tally, out: Path | None) -> int:
-    clock = time.monotonic
+@dataclass(frozen=True, slots=True)
+class _ReadingJob:
+    """Documents to read.
+
+    Attributes:
+        client: sends them.
+        kind: the results' form.
+        tally: what has become of them.
+        due: each with the place of its result; None: standard output.
+        printed: what is for standard output.
+    """
+
+    client: OcrClient
+    kind: str
+    tally: DocumentTally
+    due: list[tuple[InputDocument, Target | None]] = field(default_factory=list)
+    printed: list[bytes] = field(default_factory=list)
+
+    async def read_all(self, at_once: int, bar: ProgressBar) -> str:
+        """Read what is due; return what stopped it, empty where nothing did."""
+        reason = ""
+        try:
+            async with self.client, asyncio.TaskGroup() as group:
+                due = iter(self.due)
+                for _ in range(min(at_once, len(self.due))):
+                    group.create_task(self._read_on(due, bar))
+        except* AllFailed as stopped:
+            reason = str(stopped.exceptions[0])
+        return reason
+
+    async def _read_on(self, due: Iterator[tuple[InputDocument, Target | None]], bar: ProgressBar) -> None:
+        """Read one document after the other."""
+        for document, target in due:
+            name = _name(document)
+
+            def progress(result: DocumentResult, name: str = name) -> None:
+                self.tally.under_way[name] = result
+                bar.update()
+
+            try:
+                result = await self.client.read(document.path, progress)
+            except DocumentFailed as failed:
+                self.tally.fail(name, str(failed))
+                bar.line(f"{name}: {failed}")
+                continue
+            failures = result.failures()
+            data = result.rendered(self.kind)
+            if target is None:
+                self.printed.append(data)
+            else:
+                _write(target, data, whole=not failures)
+            self.tally.finish(name, result)
+            broken = f", {len(failures)} failed" if failures else ""
+            bar.line(f"{name}: {counted(len(result.pages), 'page')}{broken}")
+
+
+def _run(job: _ReadingJob, at_once: int, out: Path | None) -> int:
+    tally, clock = job.tally, time.monotonic
     started = clock()
     stopped = ""
     try:
-        with Show(sys.stderr, tally, clock) as show:
-            if work.due:
-                stopped = asyncio.run(_read_all(reader, work, at_once, tally, show))
-        for data in work.printed:
+        with ProgressBar(sys.stderr, tally, clock) as bar:
+            if job.due:
+                stopped = asyncio.run(job.read_all(at_once, bar))
+        for data in job.printed:
             sys.stdout.buffer.write(data)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -101,47 +141,6 @@ def _run(reader: OcrClient, work: _Work, at_once: int, tally: Tally, out: Path |
     return int(bool(stopped or tally.failed))
 
 
-async def _read_all(reader: OcrClient, work: _Work, at_once: int, tally: Tally, show: Show) -> str:
-    """Read what is due; return what stopped it, empty where nothing did."""
-    reason = ""
-    try:
-        async with reader, asyncio.TaskGroup() as group:
-            due = iter(work.due)
-            for _ in range(min(at_once, len(work.due))):
-                group.create_task(_read_on(reader, due, work, tally, show))
-    except* AllFailed as stopped:
-        reason = str(stopped.exceptions[0])
-    return reason
-
-
-async def _read_on(
-    reader: OcrClient, due: Iterator[tuple[Document, Target | None]], work: _Work, tally: Tally, show: Show
-) -> None:
-    """Read one document after the other."""
-    for document, target in due:
-        name = _name(document)
-
-        def progress(answer: Answer, name: str = name) -> None:
-            tally.under_way[name] = answer
-            show.update()
-
-        try:
-            answer = await reader.read(document.path, progress)
-        except DocumentFailed as failed:
-            tally.fail(name, str(failed))
-            show.line(f"{name}: {failed}")
-            continue
-        failures = answer.failures()
-        data = answer.rendered(work.kind)
-        if target is None:
-            work.printed.append(data)
-        else:
-            _write(target, data, whole=not failures)
-        tally.finish(name, answer)
-        broken = f", {len(failures)} failed" if failures else ""
-        show.line(f"{name}: {counted(len(answer.pages), 'page')}{broken}")
-
-
 def _write(target: Target, data: bytes, *, whole: bool) -> None:
     try:
         target.write(data, whole=whole)
@@ -149,7 +148,7 @@ def _write(target: Target, data: bytes, *, whole: bool) -> None:
         raise AllFailed(f"{error.filename or target.whole}: {error.strerror or error}") from error
 
 
-def _name(document: Document) -> str:
+def _name(document: InputDocument) -> str:
     return printable(str(document.name))
 
 
@@ -178,7 +177,7 @@ def _schema(path: Path) -> dict[str, Any]:
     return schema
 
 
-def _after_interrupt(tally: Tally, out: Path | None) -> str:
+def _after_interrupt(tally: DocumentTally, out: Path | None) -> str:
     if out is None:
         return "interrupted: nothing was written"
     there = len(tally.read) + len(tally.skipped)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from gateway.tools.option_types import whole
+
 URL = "http://127.0.0.1:8000"
 KEY_VARIABLE = "OCR_GATEWAY_KEY"
 FORMATS = ("markdown", "text", "json")
@@ -38,7 +40,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--schema", type=Path, metavar="FILE", help="a JSON Schema: its values are read from the first pages"
     )
     parser.add_argument(
-        "--concurrency", type=_count, default=4, metavar="N", help="documents at a time; default: 4"
+        "--concurrency",
+        type=whole(1, _MOST_AT_ONCE),
+        default=4,
+        metavar="N",
+        help="documents at a time; default: 4",
     )
     parser.add_argument(
         "--pages", type=pages, metavar="P", help="of each document, from 0 on: 0-5 or 0,3,7-9; default: all"
@@ -69,9 +75,3 @@ def pages(text: str) -> tuple[int, ...]:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
-
-
-def _count(text: str) -> int:
-    if not (_is_number(text) and 1 <= int(text) <= _MOST_AT_ONCE):
-        raise argparse.ArgumentTypeError(f"a number from 1 to {_MOST_AT_ONCE}, not {text!r}")
-    return int(text)

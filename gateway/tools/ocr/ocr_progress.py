@@ -7,13 +7,13 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.tools.output import printable
+from gateway.tools.output import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TextIO
 
-    from gateway.tools.ocr.document_result import Answer
+    from gateway.tools.ocr.document_result import DocumentResult
 
 _BAR = 24
 _REDRAWN_S = 0.1
@@ -21,8 +21,8 @@ _CLEAR = "\r\x1b[K"
 
 
 @dataclass(slots=True)
-class Tally:
-    """What has become of the documents so far.
+class DocumentTally:
+    """Counts the documents that were read, skipped or failed.
 
     Attributes:
         documents: how many there are.
@@ -42,7 +42,7 @@ class Tally:
     broken: list[str] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
     pages: int = 0
-    under_way: dict[str, Answer] = field(default_factory=dict)
+    under_way: dict[str, DocumentResult] = field(default_factory=dict)
 
     def skip(self, name: str) -> None:
         """Note that a result was there."""
@@ -54,7 +54,7 @@ class Tally:
         self.broken.append(name)
         self.failed.append(f"{name}: {reason}")
 
-    def finish(self, name: str, answer: Answer) -> None:
+    def finish(self, name: str, answer: DocumentResult) -> None:
         """Note what was read of a document."""
         self.under_way.pop(name, None)
         failures = answer.failures()
@@ -70,12 +70,12 @@ class Tally:
 
     @property
     def share(self) -> float:
-        """How much of everything is done, pages of a document being as long as each other; 0 to 1."""
+        """The share of the work that is done, 0 to 1; all pages of a document count the same."""
         part = sum(len(answer.pages) / max(answer.expected, 1) for answer in self.under_way.values())
         return min(1.0, (self.done + part) / max(self.documents, 1))
 
     def summary(self, seconds: float) -> Iterator[str]:
-        """Yield what came of it, a line each.
+        """Yield a summary, then a line for each failure and each page that was cut short.
 
         Args:
             seconds: how long it took.
@@ -91,10 +91,10 @@ class Tally:
         yield from (f"cut short at the longest answer: {page}" for page in self.cut)
 
 
-class Show:
-    """Tells of a tally on a stream; a context manager, after which the bar has gone."""
+class ProgressBar:
+    """Shows a tally on a stream; a context manager, which removes the bar in the end."""
 
-    def __init__(self, stream: TextIO, tally: Tally, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: TextIO, tally: DocumentTally, clock: Callable[[], float]) -> None:
         """Draw a bar where the stream is a terminal that can.
 
         Args:
@@ -109,7 +109,7 @@ class Show:
         self._drawn_at = -1.0
         self._bar = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> ProgressBar:
         """Begin."""
         self.update()
         return self
@@ -128,7 +128,7 @@ class Show:
             self._print(f"{_CLEAR}{self.bar(now)[:width]}")
 
     def line(self, text: str) -> None:
-        """Print what stays; in a terminal the bar tells enough of what went well."""
+        """Print a line about a document; in a terminal the bar alone is shown."""
         if self._bar:
             self._drawn_at = -1.0
             self.update()
@@ -152,8 +152,3 @@ class Show:
     def _print(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
-
-
-def counted(number: int, what: str) -> str:
-    """Return `1 page`, `2 pages`."""
-    return f"{number:,} {what}{'s' * (number != 1)}"

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gateway.config import EMBEDDED, Pool, Profile
 from gateway.errors import ConfigError
-from gateway.policy.choose.composition import Kind
+from gateway.policy.choose.fleet_model import EngineKind
 from gateway.policy.choose.gain import Curve
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Measured:
     """
 
     routes: tuple[str, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[EngineKind, ...]
     configs: Mapping[str, Mapping[str, Any] | None]
     simulated: bool
     source: str
@@ -44,7 +44,7 @@ class Measured:
 
 
 def read(folder: Path) -> Measured:
-    """Read every profile of a folder; other JSON files there are passed over.
+    """Read every profile of a folder; other JSON files there are skipped.
 
     Raises:
         ConfigError: there is none, one cannot be read, or they do not belong together.
@@ -82,7 +82,7 @@ def _told(path: Path, error: Exception) -> str:
 
 
 def _differences(found: Mapping[Path, Profile]) -> Iterator[str]:
-    """What keeps profiles from being of one set of engines."""
+    """Yield why profiles cannot be of one set of engines."""
     routes: dict[str, Path] = {}
     for path, profile in found.items():
         if profile.route in routes:
@@ -116,7 +116,7 @@ def _notes(found: Mapping[Path, Profile]) -> Iterator[str]:
 
 
 def _values(found: Mapping[Path, Profile], key: str) -> dict[str, str]:
-    """What profiles tell of themselves, with a file for each."""
+    """The values of a key in the profiles' meta, each with a file that has it."""
     return {str(profile.meta[key]): path.name for path, profile in found.items() if profile.meta.get(key)}
 
 
@@ -146,7 +146,7 @@ def _measured(profiles: list[Profile], notes: tuple[str, ...]) -> Measured:
     configs = {pool: next(iter(told.values()), None) for pool, told in _configs(profiles).items()}
     breaks = {pool: [first for first, _, _ in ranges(config)[1:]] for pool, config in configs.items()}
     kinds = tuple(
-        Kind(
+        EngineKind(
             pool,
             tuple(
                 Curve(profile.pools[pool], breaks[pool]) if pool in profile.pools else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gateway.errors import ConfigError
-from gateway.policy.choose.composition import Load
+from gateway.policy.choose.fleet_model import LoadHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,7 +109,7 @@ def _seconds(cell: str) -> float:
 def _lasting(
     path: Path, rows: Sequence[tuple[float, tuple[float, ...]]], lines: Sequence[int], problems: list[str]
 ) -> Iterator[tuple[float, tuple[float, ...]]]:
-    """Rows of moments as rows of durations."""
+    """Turn rows that begin at a time into rows that last a while."""
     last = 1.0
     for line, ((start, _), (end, _)) in zip(lines[1:], itertools.pairwise(rows), strict=True):
         if end <= start:
@@ -119,7 +119,7 @@ def _lasting(
         yield last, counts
 
 
-def binned(history: History, routes: Sequence[str]) -> Load:
+def binned(history: History, routes: Sequence[str]) -> LoadHistogram:
     """Return a history as a load of few populations, by routes in the order given.
 
     Populations that differ little are one, which has their mean; those with the most requests, of all routes
@@ -161,4 +161,4 @@ def binned(history: History, routes: Sequence[str]) -> Load:
     bins = bins.reshape(-1)
     sums = np.bincount(bins, weights)
     means = np.stack([np.bincount(bins, weights * column) / sums for column in counts.T], axis=1)
-    return Load(sums / sums.sum(), means)
+    return LoadHistogram(sums / sums.sum(), means)

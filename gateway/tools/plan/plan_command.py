@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gateway.errors import ConfigError
-from gateway.policy.choose.composition import Market, advise
+from gateway.policy.choose.composition import advise
+from gateway.policy.choose.fleet_model import FleetModel
+from gateway.tools.option_types import whole
 from gateway.tools.plan import engine_kinds, prometheus_history
 from gateway.tools.plan.load_history import binned, read_csv
-from gateway.tools.plan.recommendation import Words
+from gateway.tools.plan.recommendation import FleetReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.policy.choose.composition import Advice, Load
+    from gateway.policy.choose.composition import Advice
+    from gateway.policy.choose.fleet_model import LoadHistogram
     from gateway.tools.plan.engine_kinds import Measured
     from gateway.tools.plan.load_history import History
 
@@ -44,11 +45,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "gateway's history",
     )
     parser.add_argument(
-        "--engines", type=_count(_MOST_ENGINES), required=True, metavar="N", help="how many there will be"
+        "--engines",
+        type=whole(1, _MOST_ENGINES),
+        required=True,
+        metavar="N",
+        help="how many there will be",
     )
     parser.add_argument(
         "--max-load",
-        type=_count(_MOST_LOAD),
+        type=whole(1, _MOST_LOAD),
         default=256,
         metavar="N",
         help="the most requests one engine may have; default: 256",
@@ -83,16 +88,20 @@ def run(options: argparse.Namespace) -> int:
     if sys.stderr.isatty():
         print("valuing fleets: some seconds", file=sys.stderr)
     advice = planned(measured, load, options.engines, options.max_load, dict(options.weight))
-    words = Words(measured)
+    report = FleetReport(measured)
     if options.json:
-        print(json.dumps(words.as_json(advice, load, history.source)))
+        print(json.dumps(report.as_json(advice, load, history.source)))
     else:
-        print(words.report(advice, load, history.source))
+        print(report.text(advice, load, history.source))
     return 0
 
 
 def planned(
-    measured: Measured, load: Load, engines: int, max_load: int, weights: dict[str, float] | None = None
+    measured: Measured,
+    load: LoadHistogram,
+    engines: int,
+    max_load: int,
+    weights: dict[str, float] | None = None,
 ) -> Advice:
     """Return the recommendation; the same for the same arguments.
 
@@ -104,9 +113,9 @@ def planned(
         raise ConfigError(
             [f"--weight: there is no profile of {', '.join(unknown)}; there are {', '.join(measured.routes)}"]
         )
-    market = Market(measured.kinds, max_load, [weights.get(route, 1.0) for route in measured.routes])
+    model = FleetModel(measured.kinds, max_load, [weights.get(route, 1.0) for route in measured.routes])
     try:
-        return advise(market, load, engines, np.random.default_rng(0))
+        return advise(model, load, engines, np.random.default_rng(0))
     except ValueError as error:
         raise ConfigError([f"{error}: some routes have no curve of some pools"]) from error
 
@@ -119,15 +128,6 @@ def _history(options: argparse.Namespace) -> History:
             options.load, model=options.model, since_s=options.since, step_s=options.step, now=time.time()
         )
     )
-
-
-def _count(most: int) -> Callable[[str], int]:
-    def count(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"a number from 1 to {most}, not {text!r}")
-        return int(text)
-
-    return count
 
 
 def _duration(text: str) -> float:

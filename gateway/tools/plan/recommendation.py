@@ -1,4 +1,4 @@
-"""A recommendation in words, and as JSON; simulated figures are called so."""
+"""A recommendation in words and as JSON; simulated figures are labelled."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gateway.policy.choose.composition import TIE
+from gateway.tools.output import aligned, counted
 from gateway.tools.plan.engine_kinds import depth, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gateway.policy.choose.composition import Advice, Band, Fleet, Load, Outcome, Rival
+    from gateway.policy.choose.composition import Advice, LoadBand, Rival
+    from gateway.policy.choose.fleet_model import Composition, FleetOutcome, LoadHistogram
     from gateway.tools.plan.engine_kinds import Measured
 
 # Fleets that are shown beside the recommended one.
 _SHOWN = 5
-# How much too high the estimate of engines with their own schedule was in bench/plan.py.
+# How much too high the estimate of engines with their own schedule was in bench/results/plan.json.
 _ESTIMATE = 0.05
 # Routes kept apart by more than this are worth telling.
 _APART = 0.02
@@ -25,8 +27,8 @@ _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 _COLLAPSE = "a collapse where the depth changes has been reported, vllm#49548"
 
 
-class Words:
-    """Names fleets by their depths, where these are known and differ, else by their pools."""
+class FleetReport:
+    """Puts a recommendation into words; names fleets by depth if those are known and differ, else by pool."""
 
     def __init__(self, measured: Measured) -> None:
         self._measured = measured
@@ -46,77 +48,74 @@ class Words:
             return f"of {pool}"
         return f"at depth {depth}" if depth else "plain"
 
-    def fleet(self, fleet: Fleet) -> str:
+    def fleet(self, fleet: Composition) -> str:
         """Return a fleet as `3 at depth 1, 1 plain`; one of a single kind as `four at depth 1`."""
         parts = [(count, told) for count, told in zip(fleet, self._told, strict=True) if count]
         if len(parts) == 1:
             return f"{_number(parts[0][0])} {parts[0][1]}"
         return ", ".join(f"{count} {told}" for count, told in parts)
 
-    def by_pool(self, fleet: Fleet) -> dict[str, int]:
+    def by_pool(self, fleet: Composition) -> dict[str, int]:
         """Return a fleet as engines by pool."""
         return dict(zip(self._pools, fleet, strict=True))
 
-    def report(self, advice: Advice, load: Load, source: str) -> str:
+    def text(self, advice: Advice, load: LoadHistogram, source: str) -> str:
         """Return the recommendation, its table of sizes and of bands."""
         return "\n".join(self._lines(advice, load, source))
 
-    def _lines(self, advice: Advice, load: Load, source: str) -> Iterator[str]:
+    def _lines(self, advice: Advice, load: LoadHistogram, source: str) -> Iterator[str]:
         yield from self._recommendation(advice)
         yield ""
         yield from self._notes(advice, load, source)
         yield ""
-        yield from _table(
-            ("engines", f"best fleet ({self.label} profiles)", "tokens/s", "an engine", "time with waiting"),
-            [
-                (
-                    str(sum(size.outcome.fleet)),
-                    self.fleet(size.outcome.fleet),
-                    f"{size.outcome.rate:,.0f}",
-                    f"{size.outcome.rate / sum(size.outcome.fleet):,.0f}",
-                    f"{size.held:.0%}",
-                )
-                for size in advice.sizes
-            ],
-        )
+        yield from aligned(list(self._sizes(advice)))
         yield (
             f"Fewest engines of one kind on which nothing waits at the peak: {self.fleet(advice.enough)}."
             if advice.enough
             else "No number of engines of one kind serves the peak without waiting."
         )
         yield ""
-        yield from _table(
-            ("in the system", "time", "tokens/s", "best there", "regret", "routes apart", "routes by engine"),
-            [
-                (
-                    f"{band.first}-{band.last}" if band.first < band.last else str(band.last),
-                    f"{band.time:.1%}",
-                    f"{band.rate:,.0f}",
-                    self.fleet(band.best),
-                    f"{band.regret:.1%}",
-                    f"{band.apart:+.0%}",
-                    self._shared(band),
-                )
-                for band in advice.bands
-            ],
-        )
+        yield from aligned(list(self._bands(advice)))
         yield ""
-        yield from _table(
-            ("fleet", f"tokens/s ({self.label} profiles)", "recommended over it", "95% interval", "sure"),
-            [
-                (self.fleet(advice.chosen.fleet), f"{advice.chosen.rate:,.0f}", "", "", ""),
-                *(
-                    (
-                        self.fleet(rival.outcome.fleet),
-                        f"{rival.outcome.rate:,.0f}",
-                        f"{rival.gain:+.1%}",
-                        f"{rival.low:+.1%} to {rival.high:+.1%}",
-                        f"{rival.sure:.0%}",
-                    )
-                    for rival in self._worth_showing(advice)
-                ),
-            ],
-        )
+        yield from aligned(list(self._fleets(advice)))
+
+    def _sizes(self, advice: Advice) -> Iterator[Sequence[str]]:
+        yield "engines", f"best fleet ({self.label} profiles)", "tokens/s", "an engine", "time with waiting"
+        for size in advice.sizes:
+            fleet, rate = size.outcome.fleet, size.outcome.rate
+            engines = sum(fleet)
+            yield (
+                str(engines),
+                self.fleet(fleet),
+                f"{rate:,.0f}",
+                f"{rate / engines:,.0f}",
+                f"{size.held:.0%}",
+            )
+
+    def _bands(self, advice: Advice) -> Iterator[Sequence[str]]:
+        yield "in the system", "time", "tokens/s", "best there", "regret", "routes apart", "routes by engine"
+        for band in advice.bands:
+            yield (
+                f"{band.first}-{band.last}" if band.first < band.last else str(band.last),
+                f"{band.time:.1%}",
+                f"{band.rate:,.0f}",
+                self.fleet(band.best),
+                f"{band.regret:.1%}",
+                f"{band.apart:+.0%}",
+                self._shared(band),
+            )
+
+    def _fleets(self, advice: Advice) -> Iterator[Sequence[str]]:
+        yield "fleet", f"tokens/s ({self.label} profiles)", "recommended over it", "95% interval", "sure"
+        yield self.fleet(advice.chosen.fleet), f"{advice.chosen.rate:,.0f}", "", "", ""
+        for rival in self._worth_showing(advice):
+            yield (
+                self.fleet(rival.outcome.fleet),
+                f"{rival.outcome.rate:,.0f}",
+                f"{rival.gain:+.1%}",
+                f"{rival.low:+.1%} to {rival.high:+.1%}",
+                f"{rival.sure:.0%}",
+            )
 
     def _recommendation(self, advice: Advice) -> Iterator[str]:
         chosen, engines = advice.chosen, sum(advice.chosen.fleet)
@@ -127,7 +126,7 @@ class Words:
             gain = chosen.rate / advice.own.rate - 1
             against.append(f"{gain:+.0%} over {_number(engines)} that schedule their own depth (an estimate)")
         yield (
-            f"With {engines} engine{'s' * (engines > 1)}: {self.fleet(chosen.fleet)}: {chosen.rate:,.0f} "
+            f"With {counted(engines, 'engine')}: {self.fleet(chosen.fleet)}: {chosen.rate:,.0f} "
             f"tokens/s on average over this load ({self.label} profiles)"
             + "".join(f", {one}" for one in against)
             + "."
@@ -152,7 +151,7 @@ class Words:
                 f"leave it worse in {second.sure:.0%} of the draws{close}."
             )
 
-    def _notes(self, advice: Advice, load: Load, source: str) -> Iterator[str]:
+    def _notes(self, advice: Advice, load: LoadHistogram, source: str) -> Iterator[str]:
         totals = load.populations.sum(axis=1)
         yield (
             f"Load: {source}; {float(load.weights @ totals):,.1f} requests in the system on average, "
@@ -195,14 +194,14 @@ class Words:
         first = advice.rivals[:_SHOWN]
         return [*first, *(rival for rival in self.singles(advice) if rival not in first)]
 
-    def _shared(self, band: Band) -> str:
+    def _shared(self, band: LoadBand) -> str:
         routes = self._measured.routes
         return "; ".join(
             f"{engines} {self._told[kind]}: {' + '.join(routes[route] for route in there) or 'idle'}"
             for kind, engines, there in band.shared
         )
 
-    def as_json(self, advice: Advice, load: Load, source: str) -> dict[str, Any]:
+    def as_json(self, advice: Advice, load: LoadHistogram, source: str) -> dict[str, Any]:
         """Return everything as JSON values."""
         return {
             "profiles": self.label,
@@ -255,15 +254,9 @@ class Words:
             "enough": advice.enough and self.by_pool(advice.enough),
         }
 
-    def _valued(self, outcome: Outcome) -> dict[str, Any]:
+    def _valued(self, outcome: FleetOutcome) -> dict[str, Any]:
         return {"engines": self.by_pool(outcome.fleet), "tokens_per_s": outcome.rate}
 
 
 def _number(count: int) -> str:
     return _NUMBERS[count] if count < len(_NUMBERS) else str(count)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

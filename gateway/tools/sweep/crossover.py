@@ -1,4 +1,4 @@
-"""Which depth wins at which load: what is certain, where it changes, and how well that is known."""
+"""Which depth wins at which load, where that changes, and how certain both are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from gateway.policy.choose.gain import depth_at
 from gateway.tools.sweep.curves import Noise, drawn, noise_of, points_of, scales, usable
-from gateway.tools.sweep.sweep_values import Change, Range
+from gateway.tools.sweep.sweep_values import DepthChange, DepthRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gateway.tools.sweep.curves import Floats
-    from gateway.tools.sweep.sweep_values import Point, Pool, Window
+    from gateway.tools.sweep.sweep_values import MeasuredPoint, SweptPool, Window
 
 LAST = 4096
 # A 95% interval, as percentiles of draws.
@@ -35,7 +35,7 @@ _FEWEST = 3
 
 
 @dataclass(frozen=True)
-class Contest:
+class Comparison:
     """Curves of some pools at the same loads, and which depth each runs at.
 
     Attributes:
@@ -86,7 +86,7 @@ class Contest:
         return np.gradient(np.log(self.loads)) if len(self.loads) > 1 else np.ones(1)
 
     def split(self, before: int, after: int, first: int, last: int, curves: Floats) -> Floats:
-        """The load from which on it is best to go over from one depth to another, within a range.
+        """The load within a range from which another depth is the better one.
 
         That is where the most is won on both sides together, so that a curve's wiggles do not count.
         """
@@ -100,14 +100,14 @@ class Contest:
         return found
 
 
-def contest(
-    pools: Mapping[str, Pool],
+def compare(
+    pools: Mapping[str, SweptPool],
     windows: Iterable[Window],
     routes: Sequence[str],
     *,
     seed: int = 0,
     draws: int = 1000,
-) -> Contest | None:
+) -> Comparison | None:
     """Compare pools over the loads at which all of them were measured for all of some routes.
 
     For several routes what counts is the geometric mean of their rates: each route's percent are worth the
@@ -145,7 +145,7 @@ def contest(
             curve = drawn(route[name], pools[name], everywhere, scale, rng)
             mean[place] += curve.mean[np.isin(everywhere, loads)] / len(routes)
             draws_of[:, place] += curve.draws[:, np.isin(everywhere, loads)] / len(routes)
-    return Contest(
+    return Comparison(
         pools=tuple(names),
         loads=loads,
         measured=tuple(inside),
@@ -158,7 +158,7 @@ def contest(
     )
 
 
-def _compared(points: Mapping[str, Sequence[Point]]) -> Mapping[str, Sequence[Point]]:
+def _compared(points: Mapping[str, Sequence[MeasuredPoint]]) -> Mapping[str, Sequence[MeasuredPoint]]:
     """Leave out pools that were measured at too few loads for a curve, unless all were."""
     return {name: found for name, found in points.items() if len(found) >= _FEWEST} or points
 
@@ -170,32 +170,37 @@ def _between(first: int, last: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The fewest ranges that lose nothing certain, and the crossovers between them."""
+class DepthSchedule:
+    """The fewest ranges in which no depth certainly loses, and the crossovers between them."""
 
-    ranges: tuple[Range, ...]
-    changes: tuple[Change, ...]
+    ranges: tuple[DepthRange, ...]
+    changes: tuple[DepthChange, ...]
+
+    @property
+    def as_vllm(self) -> tuple[tuple[int, int, int], ...]:
+        """As `num_speculative_tokens_per_batch_size`: from 1 on, ascending, without gaps."""
+        return tuple((entry.first, entry.last, entry.depth) for entry in self.ranges)
 
     def near(self, load: int) -> bool:
         """Whether a crossover may lie at a load."""
         return any(change.low <= load <= change.high for change in self.changes)
 
 
-def decide(contest: Contest) -> Outcome:
-    """Find the schedule: as few ranges as can be had without a depth at a load where it certainly loses."""
-    blocks = _blocks(contest)
-    spans = [_change(contest, *pair) for pair in pairwise(blocks)]
+def decide(comparison: Comparison) -> DepthSchedule:
+    """Find the schedule: the fewest ranges in which no depth stands at a load where it certainly loses."""
+    blocks = _blocks(comparison)
+    spans = [_change(comparison, *pair) for pair in pairwise(blocks)]
     starts = [1, *(load for load, _, _ in spans)]
     ends = [*(start - 1 for start in starts[1:]), LAST]
     ranges = tuple(
-        _range(contest, first, last, block.depth)
+        _range(comparison, first, last, block.depth)
         for first, last, block in zip(starts, ends, blocks, strict=True)
     )
     changes = tuple(
-        Change(load, low, high, before.pool, after.pool, contest.noise.seen is not None)
+        DepthChange(load, low, high, before.pool, after.pool, comparison.noise.seen is not None)
         for (load, low, high), (before, after) in zip(spans, pairwise(ranges), strict=True)
     )
-    return Outcome(ranges, changes)
+    return DepthSchedule(ranges, changes)
 
 
 @dataclass(frozen=True)
@@ -206,56 +211,58 @@ class _Block:
     loads: tuple[int, ...]
 
 
-def _blocks(contest: Contest) -> list[_Block]:
-    """The fewest blocks that lose nothing certain; of those the fastest."""
+def _blocks(comparison: Comparison) -> list[_Block]:
+    """The fewest blocks in which no depth certainly loses; of those the fastest."""
     ways: dict[int, tuple[int, float, tuple[int, ...]]] = {}
-    for load, depths in contest.contenders.items():
-        place = int(np.searchsorted(contest.loads, load))
+    for load, depths in comparison.contenders.items():
+        place = int(np.searchsorted(comparison.loads, load))
         ways = {
             depth: min(
                 (
-                    (count + (depth != before), slow - _at(contest, depth, place), (*path, depth))
+                    (count + (depth != before), slow - _at(comparison, depth, place), (*path, depth))
                     for before, (count, slow, path) in ways.items()
                 ),
-                default=(0, -_at(contest, depth, place), (depth,)),
+                default=(0, -_at(comparison, depth, place), (depth,)),
             )
             for depth in depths
         }
-    path = zip(min(ways.values())[2], contest.measured, strict=True)
+    path = zip(min(ways.values())[2], comparison.measured, strict=True)
     return [
         _Block(depth, tuple(load for _, load in some)) for depth, some in groupby(path, key=itemgetter(0))
     ]
 
 
-def _at(contest: Contest, depth: int, place: int) -> float:
-    return float(contest.best(depth, contest.mean)[place])
+def _at(comparison: Comparison, depth: int, place: int) -> float:
+    return float(comparison.best(depth, comparison.mean)[place])
 
 
-def _change(contest: Contest, before: _Block, after: _Block) -> tuple[int, int, int]:
-    """Where one block goes over into the next, with its interval."""
-    may = contest.contenders
+def _change(comparison: Comparison, before: _Block, after: _Block) -> tuple[int, int, int]:
+    """The load at which one block ends and the next begins, with its interval."""
+    may = comparison.contenders
     loads = [*before.loads, *after.loads]
     lost = max((load for load in loads if after.depth not in may[load]), default=loads[0])
     won = min((load for load in loads if load > lost and before.depth not in may[load]), default=loads[-1])
-    load = int(contest.split(before.depth, after.depth, lost + 1, won - 1, contest.mean))
-    drawn = contest.split(before.depth, after.depth, loads[0], loads[-1], contest.draws)
+    load = int(comparison.split(before.depth, after.depth, lost + 1, won - 1, comparison.mean))
+    drawn = comparison.split(before.depth, after.depth, loads[0], loads[-1], comparison.draws)
     low, high = np.percentile(drawn, ENDS, method="nearest")
     return load, min(load, int(low)), max(load, int(high))
 
 
-def _range(contest: Contest, first: int, last: int, depth: int) -> Range:
+def _range(comparison: Comparison, first: int, last: int, depth: int) -> DepthRange:
     """A range with the pool that is the fastest at its depth, and by how much."""
-    low, high = max(first, int(contest.loads[0])), min(last, int(contest.loads[-1]))
-    inside = (contest.loads >= low) & (contest.loads <= high)
-    nothing = np.zeros_like(contest.loads)
-    worth = contest.advantage(low, high, contest.mean, nothing)
-    runs = (contest.depths[:, inside] == depth).mean(axis=1)
-    mine = max(range(len(contest.pools)), key=lambda pool: (runs[pool] > 0, worth[pool]))
-    others = [pool for pool in range(len(contest.pools)) if runs[pool] < 1 and pool != mine]
+    low, high = max(first, int(comparison.loads[0])), min(last, int(comparison.loads[-1]))
+    inside = (comparison.loads >= low) & (comparison.loads <= high)
+    nothing = np.zeros_like(comparison.loads)
+    worth = comparison.advantage(low, high, comparison.mean, nothing)
+    runs = (comparison.depths[:, inside] == depth).mean(axis=1)
+    mine = max(range(len(comparison.pools)), key=lambda pool: (runs[pool] > 0, worth[pool]))
+    others = [pool for pool in range(len(comparison.pools)) if runs[pool] < 1 and pool != mine]
     if not others:
-        return Range(first, last, contest.pools[mine], depth, "", 0.0, 0.0, 0.0)
+        return DepthRange(first, last, comparison.pools[mine], depth, "", 0.0, 0.0, 0.0)
     other = max(others, key=lambda pool: worth[pool])
-    drawn = contest.advantage(low, high, contest.draws[:, mine], contest.draws[:, other])
+    drawn = comparison.advantage(low, high, comparison.draws[:, mine], comparison.draws[:, other])
     ends = np.expm1(np.percentile(drawn, ENDS))
     margin = float(np.expm1(worth[mine] - worth[other]))
-    return Range(first, last, contest.pools[mine], depth, contest.pools[other], margin, *map(float, ends))
+    return DepthRange(
+        first, last, comparison.pools[mine], depth, comparison.pools[other], margin, *map(float, ends)
+    )

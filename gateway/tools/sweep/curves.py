@@ -1,4 +1,4 @@
-"""What a sweep's windows say of an engine's speed: raw points, their noise, and smooth curves through them.
+"""An engine's speed from a sweep's windows: raw points, their noise, and smooth curves through them.
 
 A curve is drawn many times over, each time as it might be given the points: a parametric bootstrap. A truth
 is made up, measured with noise at the same loads, and smoothed as the real points are; by what that misses
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gateway.tools.sweep.sweep_values import Point
+from gateway.tools.sweep.sweep_values import MeasuredPoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from gateway.tools.sweep.sweep_values import Pool, Window
+    from gateway.tools.sweep.sweep_values import SweptPool, Window
 
     Floats = NDArray[np.float64]
 
@@ -63,7 +63,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class CurveDraws:
     """A pool's curve at some loads: the logarithm of tokens per second.
 
     Attributes:
@@ -76,7 +76,7 @@ class Drawn:
 
 
 def usable(windows: Iterable[Window], route: str) -> dict[tuple[str, int], list[Window]]:
-    """Return a route's windows that a curve may rest on, by pool and load: valid, and of a closed loop."""
+    """Return a route's windows that curves are made of, by pool and load: the valid ones of a closed loop."""
     found: dict[tuple[str, int], list[Window]] = defaultdict(list)
     for window in windows:
         cell = window.cell
@@ -86,7 +86,7 @@ def usable(windows: Iterable[Window], route: str) -> dict[tuple[str, int], list[
 
 
 def noise_of(groups: Iterable[Sequence[Window]]) -> Noise:
-    """Pool what repeats of one kind differ by, over all kinds."""
+    """Return the noise of repeated windows, pooled over all pools and loads."""
     squares, freedom = 0.0, 0
     for windows in groups:
         rates = np.array([window.rate for window in windows])
@@ -95,7 +95,7 @@ def noise_of(groups: Iterable[Sequence[Window]]) -> Noise:
     return Noise(math.sqrt(squares / freedom), freedom) if freedom else Noise(ASSUMED_NOISE, 0)
 
 
-def points_of(windows: Iterable[Window], route: str) -> dict[str, tuple[Point, ...]]:
+def points_of(windows: Iterable[Window], route: str) -> dict[str, tuple[MeasuredPoint, ...]]:
     """Return the raw points of a route's curves, by pool, loads ascending.
 
     A point's standard error is by the noise that repeats show over the whole route, or that a window tells of
@@ -104,11 +104,13 @@ def points_of(windows: Iterable[Window], route: str) -> dict[str, tuple[Point, .
     """
     groups = usable(windows, route)
     noise = noise_of(groups.values())
-    points: dict[str, list[Point]] = defaultdict(list)
+    points: dict[str, list[MeasuredPoint]] = defaultdict(list)
     for (pool, load), same in groups.items():
         rate = sum(window.rate for window in same) / len(same)
         variances = [_deviation(window, noise) ** 2 for window in same]
-        points[pool].append(Point(load, rate, rate * math.sqrt(sum(variances)) / len(same), len(same)))
+        points[pool].append(
+            MeasuredPoint(load, rate, rate * math.sqrt(sum(variances)) / len(same), len(same))
+        )
     return {pool: tuple(found) for pool, found in points.items()}
 
 
@@ -121,7 +123,7 @@ def _deviation(window: Window, noise: Noise) -> float:
 
 
 def scales(noise: Noise, draws: int, rng: np.random.Generator) -> Floats:
-    """Draw by how much the true noise may exceed the one seen: few repeats tell little of it."""
+    """Draw factors by which the true noise may exceed the measured one: few repeats leave it uncertain."""
     if not noise.freedom:
         return np.ones(draws)
     drawn: Floats = np.sqrt(noise.freedom / rng.chisquare(noise.freedom, draws))
@@ -129,8 +131,8 @@ def scales(noise: Noise, draws: int, rng: np.random.Generator) -> Floats:
 
 
 def drawn(
-    points: Sequence[Point], pool: Pool, loads: Floats, scale: Floats, rng: np.random.Generator
-) -> Drawn:
+    points: Sequence[MeasuredPoint], pool: SweptPool, loads: Floats, scale: Floats, rng: np.random.Generator
+) -> CurveDraws:
     """Smooth a pool's points, and draw what else the curve may be.
 
     Args:
@@ -149,7 +151,7 @@ def drawn(
     measured = truths[:, at] + scale[:, None] * errors * rng.standard_normal((len(scale), len(points)))
     level = times.mean()
     mean = np.log(loads) - level - weights @ (times - level)
-    return Drawn(mean, mean + truths - measured @ weights.T)
+    return CurveDraws(mean, mean + truths - measured @ weights.T)
 
 
 @lru_cache(maxsize=64)

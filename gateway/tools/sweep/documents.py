@@ -57,7 +57,7 @@ def images(
     max_bytes: int = 256 * 1024 * 1024,
     max_pixels: int = 100_000_000,
 ) -> list[Image]:
-    """Read a route's images: the files in the folder of its name whose names end like an image's.
+    """Read a route's images: the files with an image's suffix in the folder that is named like the route.
 
     Where there are too many, every second, third ... by name is read.
 
@@ -203,6 +203,6 @@ def _value(label: str, rng: Random) -> str:
 
 
 def digest(images: Iterable[Image]) -> str:
-    """Return what tells images from others, in whatever order: the start of a SHA-256."""
+    """Return a digest of images in any order: the start of a SHA-256."""
     each = sorted(hashlib.sha256(image.data).digest() for image in images)
     return hashlib.sha256(b"".join(each)).hexdigest()[:16]

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from gateway.errors import EngineFailed, GatewayError
-from gateway.model import Usage
+from gateway.model import Speculation, Usage
 from gateway.wire import openai, sse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from gateway.model import Engine, Speculation
-    from gateway.tools.sweep.request_bodies import Bodies
+    from gateway.model import Engine, ToldSpeculation
+    from gateway.tools.sweep.request_bodies import RequestBodies
     from gateway.upstream.client import EngineClient, EngineResponse
 
 _PATH = "/v1/chat/completions"
@@ -35,7 +35,7 @@ _TELLS = re.compile(rb'"(?:usage|error|length)"|\[DONE\]')
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class EndedRequest:
     """A request that has ended.
 
     Attributes:
@@ -57,7 +57,7 @@ class Record:
     truncated: bool = False
 
 
-class Load:
+class LoadGenerator:
     """Sends requests to one engine until it is stopped; used once, from one event loop.
 
     Args:
@@ -74,14 +74,14 @@ class Load:
         aborted: those cut off before they ended, by `stop` or because the load itself was cancelled.
         skipped: of an open loop, requests that would have been too many at once and were not sent.
         records: those that ended, in that order.
-        told: the first message of every kind of error.
+        messages: the first message of every kind of error.
     """
 
     def __init__(
         self,
         client: EngineClient,
         engine: Engine,
-        bodies: Bodies,
+        bodies: RequestBodies,
         clock: Callable[[], float] | None = None,
         *,
         total_s: float = 600.0,
@@ -97,8 +97,8 @@ class Load:
         self._stopping: asyncio.Future[None] = self._loop.create_future()
         self._under_way: set[asyncio.Task[object]] = set()
         self.sent = self.aborted = self.skipped = 0
-        self.records: list[Record] = []
-        self.told: dict[str, str] = {}
+        self.records: list[EndedRequest] = []
+        self.messages: dict[str, str] = {}
 
     @property
     def in_flight(self) -> int:
@@ -153,7 +153,7 @@ class Load:
         await asyncio.wait((self._stopping,), timeout=seconds)
         return self._stopping.done()
 
-    async def _send(self) -> Record:
+    async def _send(self) -> EndedRequest:
         """Send one request and record what became of it."""
         task = cast("asyncio.Task[object]", asyncio.current_task())
         self._under_way.add(task)
@@ -163,18 +163,18 @@ class Load:
             await self._exchange(answered)
         except GatewayError as failure:
             error = failure.code or "failed"
-            self.told.setdefault(error, self._bare(failure.message))
+            self.messages.setdefault(error, self._bare(failure.message))
         except asyncio.CancelledError:
             self.aborted += 1
             raise
         finally:
             self._under_way.discard(task)
-        record = Record(
+        record = EndedRequest(
             sent,
             answered.first,
             self._clock(),
             answered.usage.completion_tokens,
-            answered.speculation,
+            answered.speculation if isinstance(answered.speculation, Speculation) else None,
             error,
             answered.truncated,
         )
@@ -182,7 +182,7 @@ class Load:
         return record
 
     def _bare(self, message: str) -> str:
-        """An engine's words without what it was sent, which some repeat: no key or image is to be kept."""
+        """An engine's message without the key and the images that some engines repeat in it."""
         if self._engine.api_key:
             message = message.replace(self._engine.api_key, "...")
         return _CONTENT.sub("...", message)[:_LONGEST_MESSAGE]
@@ -221,11 +221,11 @@ class Load:
 
 @dataclass(slots=True)
 class _Answered:
-    """What of an answer has come."""
+    """What has come of an answer so far."""
 
     first: float = 0.0
     usage: Usage = _UNTOLD
-    speculation: Speculation | None = None
+    speculation: ToldSpeculation = None
     truncated: bool = False
     done: bool = False
 

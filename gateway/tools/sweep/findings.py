@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gateway.policy.account.acceptance import added
-from gateway.tools.sweep.crossover import ENDS, contest, decide
+from gateway.tools.output import counted, listed
+from gateway.tools.sweep.crossover import ENDS, compare, decide
 from gateway.tools.sweep.curves import ASSUMED_NOISE, noise_of, points_of, usable
-from gateway.tools.sweep.sweep_values import Deeper, Findings, RouteFindings
+from gateway.tools.sweep.sweep_values import DeeperDraft, Findings, RouteFindings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gateway.tools.sweep.crossover import Contest, Outcome
-    from gateway.tools.sweep.sweep_values import Range, Results, Setting, Window
+    from gateway.tools.sweep.crossover import Comparison, DepthSchedule
+    from gateway.tools.sweep.sweep_values import DepthRange, Results, Setting, Window
 
     Schedule = tuple[tuple[int, int, int], ...]
 
@@ -35,34 +36,29 @@ def findings(results: Results, seed: int = 0) -> Findings:
     setting, windows = results.setting, results.windows
     routes = [route for route in setting.routes if usable(windows, route)]
     found = {route: _route(results, route, seed) for route in routes}
-    together = contest(setting.pools, windows, routes, seed=seed)
-    own = _own_schedule(decide(together)) if together else ()
+    together = compare(setting.pools, windows, routes, seed=seed)
+    own = decide(together).as_vllm if together else ()
     return Findings(routes=found, own_schedule=own, words=tuple(_words(results, own)))
 
 
 def _route(results: Results, route: str, seed: int) -> RouteFindings:
     setting, windows = results.setting, results.windows
     points = points_of(windows, route)
-    compared = contest(setting.pools, windows, [route], seed=seed)
-    outcome = decide(compared) if compared else None
+    compared = compare(setting.pools, windows, [route], seed=seed)
+    schedule = decide(compared) if compared else None
     deeper = tuple(_deeper(setting, windows, route))
     return RouteFindings(
         points=points,
         noise=noise_of(usable(windows, route).values()).seen,
-        schedule=outcome.ranges if outcome else (),
-        changes=outcome.changes if outcome else (),
+        schedule=schedule.ranges if schedule else (),
+        changes=schedule.changes if schedule else (),
         deeper=deeper,
-        own_schedule=_own_schedule(outcome) if outcome else (),
-        words=tuple(_Teller(results, route).tell(compared, outcome, deeper)),
+        own_schedule=schedule.as_vllm if schedule else (),
+        words=tuple(_RouteWords(results, route).sentences(compared, schedule, deeper)),
     )
 
 
-def _own_schedule(outcome: Outcome) -> Schedule:
-    """The ranges as vLLM takes them: from 1 on, ascending, without gaps."""
-    return tuple((entry.first, entry.last, entry.depth) for entry in outcome.ranges)
-
-
-def _deeper(setting: Setting, windows: Sequence[Window], route: str) -> list[Deeper]:
+def _deeper(setting: Setting, windows: Sequence[Window], route: str) -> list[DeeperDraft]:
     """Compare each pool with the next deeper one, at each load where both were measured."""
     groups = usable(windows, route)
     by_load: dict[int, dict[int, list[Window]]] = defaultdict(dict)
@@ -77,7 +73,7 @@ def _deeper(setting: Setting, windows: Sequence[Window], route: str) -> list[Dee
     return [pair for pair in pairs if pair]
 
 
-def _pair(load: int, shallow: int, deep: int, by_depth: Mapping[int, Sequence[Window]]) -> Deeper | None:
+def _pair(load: int, shallow: int, deep: int, by_depth: Mapping[int, Sequence[Window]]) -> DeeperDraft | None:
     """Compare two depths at one load; None where it is not known how many tokens a step delivers."""
     less, more = by_depth[shallow], by_depth[deep]
     written = _tokens(less, shallow), _tokens(more, deep)
@@ -90,7 +86,7 @@ def _pair(load: int, shallow: int, deep: int, by_depth: Mapping[int, Sequence[Wi
     drafts = sum(window.speculation.drafts for window in more if window.speculation)
     accepted = [window.speculation.accepted_per_position[shallow:] for window in more if window.speculation]
     shares = tuple(sum(position) / drafts for position in zip(*accepted, strict=False)) if drafts else ()
-    return Deeper(load, shallow, deep, tokens, slower, shares)
+    return DeeperDraft(load, shallow, deep, tokens, slower, shares)
 
 
 def _tokens(windows: Sequence[Window], depth: int) -> float | None:
@@ -117,13 +113,13 @@ def _words(results: Results, own: Schedule) -> list[str]:
     count = len(results.windows)
     invalid = sum(not window.valid for window in results.windows)
     words.append(
-        f"{_many(count, 'window')} of {setting.window_s:g} s; "
+        f"{counted(count, 'window')} of {setting.window_s:g} s; "
         + (f"{invalid} of them invalid and left out." if invalid else "none of them invalid.")
     )
     lacking = sum(map(_lacked_load, results.windows)) if setting.simulated else 0
     if lacking:
         words.append(
-            f"In {_many(lacking, 'window')} this machine was too busy to keep the simulated engine at its "
+            f"In {counted(lacking, 'window')} this machine was too busy to keep the simulated engine at its "
             "load, and the rate is too low: take a smaller --time-scale, or a quieter machine."
         )
     if len({depth for _, _, depth in own}) > 1:
@@ -146,7 +142,7 @@ def _lacked_load(window: Window) -> bool:
     return window.valid and not window.cell.per_s and 0 < held < _HELD * window.cell.load
 
 
-class _Teller:
+class _RouteWords:
     """Puts what was found of one route into sentences."""
 
     def __init__(self, results: Results, route: str) -> None:
@@ -154,36 +150,40 @@ class _Teller:
         self._route = route
         self._start = f"{route}{' (simulated)' if results.setting.simulated else ''}: "
 
-    def tell(self, compared: Contest | None, outcome: Outcome | None, deeper: Sequence[Deeper]) -> list[str]:
+    def sentences(
+        self, compared: Comparison | None, schedule: DepthSchedule | None, deeper: Sequence[DeeperDraft]
+    ) -> list[str]:
         """Return the sentences."""
-        if not compared or not outcome:
+        if not compared or not schedule:
             return [f"{self._start}no load was measured on all pools.", *self._left_out()]
         if len(compared.pools) < 2:
             words = [f"{self._start}only {compared.pools[0]} was measured: nothing to compare."]
             return [*words, *self._left_out()]
         undecided = [
-            load for load, depths in compared.contenders.items() if len(depths) > 1 and not outcome.near(load)
+            load
+            for load, depths in compared.contenders.items()
+            if len(depths) > 1 and not schedule.near(load)
         ]
-        words = [self._recommendation(compared, outcome, undecided)]
+        words = [self._recommendation(compared, schedule, undecided)]
         if undecided:
             words.append(self._inside_noise(compared, undecided))
         last = int(compared.loads[-1])
         words.append(
             f"Measured up to {last} requests per engine; beyond, the last range is assumed to hold."
-            if outcome.changes
+            if schedule.changes
             else f"Measuring ended at {last} requests per engine; a crossover beyond it would not be seen."
         )
         return [*words, _noise(compared), *_pays(deeper), *self._left_out()]
 
-    def _recommendation(self, compared: Contest, outcome: Outcome, undecided: Sequence[int]) -> str:
-        first = outcome.ranges[0]
-        if outcome.changes:
-            parts = [f"{_named(first.depth)} up to {outcome.changes[0].load - 1} requests per engine"]
+    def _recommendation(self, compared: Comparison, schedule: DepthSchedule, undecided: Sequence[int]) -> str:
+        first = schedule.ranges[0]
+        if schedule.changes:
+            parts = [f"{_named(first.depth)} up to {schedule.changes[0].load - 1} requests per engine"]
             parts += [
                 f"{_named(entry.depth)} from {change.load} (95%: {change.low} to {change.high})"
-                for change, entry in zip(outcome.changes, outcome.ranges[1:], strict=True)
+                for change, entry in zip(schedule.changes, schedule.ranges[1:], strict=True)
             ]
-            return f"{self._start}{', '.join(parts)}; {_examples(compared, outcome.ranges)}."
+            return f"{self._start}{', '.join(parts)}; {_examples(compared, schedule.ranges)}."
         if not first.runner_up:
             return f"{self._start}{_named(first.depth)} throughout; no other depth was measured."
         if len(undecided) == len(compared.measured):
@@ -197,10 +197,10 @@ class _Teller:
             f"{_faster(_gain(compared, first.pool, first.runner_up, load))} at {load}"
             for load in sorted({loads[0], loads[len(loads) // 2], loads[-1]})
         ]
-        against = f"against {self._called(first.runner_up)} {_listed(told)}"
+        against = f"against {self._called(first.runner_up)} {listed(told)}"
         return f"{self._start}{none}: {_named(first.depth)} throughout, {against}."
 
-    def _inside_noise(self, compared: Contest, undecided: Sequence[int]) -> str:
+    def _inside_noise(self, compared: Comparison, undecided: Sequence[int]) -> str:
         """The loads away from crossovers at which noise hides the winner, and how wide it is at the worst."""
         places = np.searchsorted(compared.loads, undecided)
         order = np.argsort(-compared.mean[:, places], axis=0)
@@ -211,7 +211,7 @@ class _Teller:
         gain = _gain(compared, first, second, undecided[worst])
         apart = f"{gain:+.0%} (95%: {np.expm1(low[worst]):+.0%} to {np.expm1(high[worst]):+.0%})"
         return (
-            f"Inside the noise at {_listed(list(map(str, undecided)))} requests per engine: no depth wins "
+            f"Inside the noise at {listed(list(map(str, undecided)))} requests per engine: no depth wins "
             "there for certain, and the schedule keeps the one beside it. "
             f"At {undecided[worst]}, {self._called(first)} against {self._called(second)} is {apart}."
         )
@@ -239,14 +239,14 @@ class _Teller:
         return [f"Left out as invalid: {'; '.join(told)}."]
 
 
-def _gain(compared: Contest, one: str, other: str, load: int) -> float:
+def _gain(compared: Comparison, one: str, other: str, load: int) -> float:
     """By how much one pool is faster than another at a load, by the smoothed curves; relative."""
     place = int(np.searchsorted(compared.loads, load))
     pair = [compared.pools.index(name) for name in (one, other)]
     return float(np.expm1(compared.mean[pair[0], place] - compared.mean[pair[1], place]))
 
 
-def _examples(compared: Contest, ranges: Sequence[Range]) -> str:
+def _examples(compared: Comparison, ranges: Sequence[DepthRange]) -> str:
     """How each range's pool does against its neighbour's, at a load in the middle of the range."""
     told = []
     for index, entry in enumerate(ranges):
@@ -256,10 +256,10 @@ def _examples(compared: Contest, ranges: Sequence[Range]) -> str:
             load = inside[len(inside) // 2]
             gain = _faster(_gain(compared, entry.pool, other.pool, load))
             told.append(f"{_named(entry.depth)} is {gain} than {_named(other.depth)} at {load}")
-    return _listed(told) or "the engine changes its depth by itself"
+    return listed(told) or "the engine changes its depth by itself"
 
 
-def _noise(compared: Contest) -> str:
+def _noise(compared: Comparison) -> str:
     noise = compared.noise
     if noise.seen is None:
         return (
@@ -268,11 +268,11 @@ def _noise(compared: Contest) -> str:
         )
     return (
         f"One window differs from the next by {noise.deviation:.1%} (standard deviation, from "
-        f"{_many(noise.freedom, 'repeat')})."
+        f"{counted(noise.freedom, 'repeat')})."
     )
 
 
-def _pays(deeper: Sequence[Deeper]) -> list[str]:
+def _pays(deeper: Sequence[DeeperDraft]) -> list[str]:
     """At which loads each deeper step gains more than it costs."""
     words = []
     for shallow, deep in sorted({(one.shallow, one.deep) for one in deeper}):
@@ -282,7 +282,7 @@ def _pays(deeper: Sequence[Deeper]) -> list[str]:
         if len(where) == len(found):
             pays = "pays at every load measured"
         else:
-            pays = f"pays at {_listed(where)} requests per engine" if where else "pays at no load measured"
+            pays = f"pays at {listed(where)} requests per engine" if where else "pays at no load measured"
         words.append(
             f"From {_named(shallow)} to {_named(deep)}: {shown.tokens - 1:+.0%} tokens per step for "
             f"{shown.time - 1:+.0%} time at {shown.load}; {pays}."
@@ -298,13 +298,5 @@ def _faster(gain: float) -> str:
     return f"{gain:.0%} faster" if gain >= 0 else f"{-gain:.0%} slower"
 
 
-def _interval(entry: Range) -> str:
+def _interval(entry: DepthRange) -> str:
     return f"{entry.margin:+.0%} (95%: {entry.low:+.0%} to {entry.high:+.0%})"
-
-
-def _many(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.errors import ConfigError
-from gateway.tools.sweep.sweep_values import Cell, Spread, Window
+from gateway.tools.sweep.sweep_values import Spread, SweepCell, Window
 from gateway.wire.vllm import bench_results
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def windows(
         ConfigError: with every file that cannot be used, and why.
     """
     runs: set[str] = set()
-    repeats: dict[Cell, int] = {}
+    repeats: dict[SweepCell, int] = {}
     problems: list[str] = []
     found: list[Window] = []
     for window in taken:
@@ -67,7 +67,7 @@ def windows(
 
 
 def _fingerprint(window: Window) -> str:
-    """What tells runs apart, wherever their files lie."""
+    """What a run is recognized by, whatever its file is called."""
     bare = replace(window, cell=replace(window.cell, repeat=0), source="")
     # As it comes back from the disk, where 10 drafts have become 10.0.
     return repr(msgspec.json.decode(msgspec.json.encode(bare), type=Window))
@@ -81,7 +81,7 @@ def _read(given: str, routes: Collection[str], pools: Collection[str]) -> Iterat
     for run in bench_results.read(Path(file).read_bytes()):
         route = _named("route", match["route"] or run.route, routes)
         pool = _named("pool", match["pool"] or run.pool, pools)
-        yield _window(run, Cell(route, pool, run.load, per_s=run.per_s), file)
+        yield _window(run, SweepCell(route, pool, run.load, per_s=run.per_s), file)
 
 
 def _named(kind: str, name: str, allowed: Collection[str]) -> str:
@@ -95,7 +95,7 @@ def _named(kind: str, name: str, allowed: Collection[str]) -> str:
     return name
 
 
-def _window(run: Benchmark, cell: Cell, file: str) -> Window:
+def _window(run: Benchmark, cell: SweepCell, file: str) -> Window:
     invalid = [f"{run.failed} of {run.failed + run.requests} requests failed"] if run.failed else []
     if not run.requests or not run.rate:
         invalid.append("no request was answered")

@@ -1,4 +1,4 @@
-"""A route's plots: the only module that knows matplotlib.
+"""A route's plots: the only module that imports matplotlib.
 
 Colours are Okabe and Ito's, which colour-blind readers tell apart; every line has a marker of its own, too.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from gateway.tools.sweep.summary import Part, Summary, Time
+    from gateway.tools.sweep.summary import RouteSummary, SpreadPart, TimeName
 
 MISSING = {
     "throughput": "No plot of throughput: there is no valid window in a closed loop.",
@@ -104,7 +104,7 @@ class Plot:
     figure: Figure
 
 
-def draw(summary: Summary) -> list[Plot]:
+def draw(summary: RouteSummary) -> list[Plot]:
     """Draw what was measured of a route; a plot for which nothing valid was measured is left out."""
     with _style():
         drawn = (_throughput(summary), _latency(summary), _acceptance(summary), _tokens(summary))
@@ -159,7 +159,7 @@ STYLE = f""".plot {{ {_variables(0)} stroke-linejoin: round; width: 100%; height
 """
 
 
-def _throughput(summary: Summary) -> Plot | None:
+def _throughput(summary: RouteSummary) -> Plot | None:
     lines = {pool: summary.points(pool) for pool in summary.pools}
     lines = {pool: points for pool, points in lines.items() if points}
     if not lines:
@@ -206,9 +206,12 @@ def _throughput(summary: Summary) -> Plot | None:
     return Plot("throughput", caption, f"{_title(summary, 'throughput')}. {_winners(summary)}", figure)
 
 
-def _latency(summary: Summary) -> Plot | None:
-    rows: list[tuple[Time, str]] = [("request_s", "whole request"), ("first_token_s", "time to first token")]
-    parts: list[tuple[Part, str]] = [("mean", "mean"), ("p95", "95th percentile")]
+def _latency(summary: RouteSummary) -> Plot | None:
+    rows: list[tuple[TimeName, str]] = [
+        ("request_s", "whole request"),
+        ("first_token_s", "time to first token"),
+    ]
+    parts: list[tuple[SpreadPart, str]] = [("mean", "mean"), ("p95", "95th percentile")]
     known = [
         (which, name)
         for which, name in rows
@@ -237,7 +240,7 @@ def _latency(summary: Summary) -> Plot | None:
 
 
 def _times(
-    axes: Axes, summary: Summary, pool: str, which: Time, part: Part
+    axes: Axes, summary: RouteSummary, pool: str, which: TimeName, part: SpreadPart
 ) -> tuple[str, float, float] | None:
     found = [
         (load, seconds)
@@ -250,7 +253,7 @@ def _times(
     return pool, *found[-1]
 
 
-def _acceptance(summary: Summary) -> Plot | None:
+def _acceptance(summary: RouteSummary) -> Plot | None:
     drafted = {pool: summary.speculation(pool) for pool in summary.pools}
     shares = {
         pool: [accepted / told.drafts for accepted in told.accepted_per_position]
@@ -282,7 +285,7 @@ def _acceptance(summary: Summary) -> Plot | None:
     )
 
 
-def _tokens(summary: Summary) -> Plot | None:
+def _tokens(summary: RouteSummary) -> Plot | None:
     drafted = {
         pool: told
         for pool in summary.pools
@@ -324,18 +327,18 @@ def _tokens(summary: Summary) -> Plot | None:
     )
 
 
-def _figure(summary: Summary, what: str) -> tuple[Figure, Axes]:
+def _figure(summary: RouteSummary, what: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(_WIDTH, 4.2), layout="constrained")
     figure.suptitle(_title(summary, what), x=0.01, ha="left")
     return figure, figure.subplots()
 
 
-def _title(summary: Summary, what: str) -> str:
+def _title(summary: RouteSummary, what: str) -> str:
     simulated = summary.setting.simulated
-    return f"{summary.route}: {what}" + (f" (simulated, {simulated})" if simulated else "")
+    return f"{summary.name}: {what}" + (f" (simulated, {simulated})" if simulated else "")
 
 
-def _look(summary: Summary, pool: str) -> dict[str, Any]:
+def _look(summary: RouteSummary, pool: str) -> dict[str, Any]:
     place = summary.place(pool)
     return {
         "color": _COLOURS[place % len(_COLOURS)][0],
@@ -343,7 +346,7 @@ def _look(summary: Summary, pool: str) -> dict[str, Any]:
     }
 
 
-def _loads(axes: Axes, summary: Summary, room: float = _ROOM, *, label: bool = True) -> None:
+def _loads(axes: Axes, summary: RouteSummary, room: float = _ROOM, *, label: bool = True) -> None:
     """A logarithmic axis, with a number at each measured load as far as there is room."""
     loads = summary.loads
     low, high = math.log(loads[0]) - 0.12, math.log(loads[-1]) + 0.12
@@ -361,7 +364,7 @@ def _loads(axes: Axes, summary: Summary, room: float = _ROOM, *, label: bool = T
 
 
 def _seconds(row: Sequence[Axes]) -> None:
-    """From zero; logarithmic where the slowest would flatten the others."""
+    """Start the axis at zero; make it logarithmic where the slowest pool would flatten the others."""
     axes = row[0]
     values = [float(y) for each in row for line in each.lines for y in np.asarray(line.get_ydata())]
     if min(values) > 0 and max(values) > 6 * min(values):
@@ -375,7 +378,7 @@ def _seconds(row: Sequence[Axes]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
 
 
-def _crossovers(axes: Axes, summary: Summary) -> None:
+def _crossovers(axes: Axes, summary: RouteSummary) -> None:
     changes = summary.found.changes if summary.found else ()
     for row, change in enumerate(reversed(changes)):
         axes.axvspan(change.low, change.high, color=_SOFT[0], alpha=0.14, linewidth=0)
@@ -394,8 +397,8 @@ def _crossovers(axes: Axes, summary: Summary) -> None:
         )
 
 
-def _names(axes: Axes, ends: Sequence[tuple[str, float, float]], summary: Summary, gap: float) -> None:
-    """Name the lines right of the axes, beside their ends; names keep a gap, a share of the height."""
+def _names(axes: Axes, ends: Sequence[tuple[str, float, float]], summary: RouteSummary, gap: float) -> None:
+    """Name the lines at their ends, right of the axes; names keep a gap, as a share of the height."""
     axes.autoscale_view()
     to_share = axes.transData + axes.transAxes.inverted()
     last = sorted((float(to_share.transform((x, y))[1]), pool, x, y) for pool, x, y in ends)
@@ -429,7 +432,7 @@ def _apart(heights: Sequence[float], gap: float) -> list[float]:
     return [height + place * gap for place, height in enumerate(moved)]
 
 
-def _winners(summary: Summary) -> str:
+def _winners(summary: RouteSummary) -> str:
     best = [(load, pool) for load in summary.loads if (pool := summary.best(load))]
     told = []
     for pool, group in groupby(best, key=lambda pair: pair[1]):

@@ -12,7 +12,7 @@ from gateway.tools.sweep.curves import noise_of, points_of, usable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.tools.sweep.sweep_values import Pool, Results, Window
+    from gateway.tools.sweep.sweep_values import Results, SweptPool, Window
 
 
 def profiles(results: Results) -> dict[str, bytes]:
@@ -73,8 +73,8 @@ def _window(window: Window) -> dict[str, Any]:
     return {key: value for key, value in told.items() if value != ""}
 
 
-def _version(pools: dict[str, Pool]) -> str:
-    """What the gateway compares engines with; where the pools' versions differ, none of them is it."""
+def _version(pools: dict[str, SweptPool]) -> str:
+    """The version that the gateway compares engines with; of several the list, which equals none of them."""
     versions: dict[str, list[str]] = {}
     for name, pool in pools.items():
         if pool.version:
@@ -89,7 +89,7 @@ def _rounded(value: float, digits: int) -> float:
 
 
 def _laid_out(value: Any, indent: str = "") -> str:
-    """JSON in which what has no lists or objects inside is one line, so that a point or a window is."""
+    """Return JSON with each list or object of plain values on one line, such as a point or a window."""
     inner = indent + "  "
     if isinstance(value, dict) and not _flat(value.values()):
         entries = [f"{inner}{json.dumps(key)}: {_laid_out(entry, inner)}" for key, entry in value.items()]

@@ -25,7 +25,7 @@ _HUNYUAN_FIELDS = ", ".join(f"'{field}'" for field in FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a request says beside its image.
+    """The text of a request, and its place beside the image.
 
     Attributes:
         text: the user's words.
@@ -121,7 +121,7 @@ _FAMILIES: tuple[tuple[str, dict[str, Prompt]], ...] = (
 )
 
 
-def shape_of(route: str, model: str, overrides: Mapping[str, str]) -> Prompt:
+def prompt_of(route: str, model: str, overrides: Mapping[str, str]) -> Prompt:
     """Return what requests of a route say to a model, in the words and the order its own clients use.
 
     Unknown families, and routes for which a family has no prompt, get GLM-OCR's prompts.
@@ -149,7 +149,7 @@ def _fresh() -> str:
     return uuid4().hex
 
 
-class Bodies:
+class RequestBodies:
     """Makes chat requests, every one with an image that is new to the engine although images repeat.
 
     The image part has a fresh `uuid` and the request a fresh `cache_salt`. vLLM knows an image by its uuid,

@@ -1,4 +1,7 @@
-"""Schedules and profiles put into the text of a routes.yaml; every other byte stays."""
+"""Puts schedules and profiles into the text of a routes.yaml; every other byte stays.
+
+No YAML library writes a file back byte for byte, so the text is edited at the places that PyYAML's marks
+name, and read again: nothing but the wanted values may have changed."""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from gateway.config.located_yaml import Document
+from gateway.config.located_yaml import LocatedYaml
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ _NULL = "tag:yaml.org,2002:null"
 
 
 class RouteChange(NamedTuple):
-    """What a route is to have: a schedule, a profile's path from the file's folder on; None = as it has."""
+    """A route's new values: its schedule, and its profile's path from the file's folder; None: unchanged."""
 
     schedule: tuple[tuple[int, int, int], ...] | None = None
     profile: str | None = None
@@ -44,11 +47,11 @@ class _Edit(NamedTuple):
 
 
 class _Unsafe(Exception):
-    """The file says it in a way that cannot be changed at one place."""
+    """A value cannot be changed without touching other places of the file."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes an alias as a node of its own, which knows its place."""
+    """Composes an alias as a node of its own, with its place in the text."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -96,7 +99,7 @@ def updated(
 
 
 def _changed(text: str, file: str, wanted: Mapping[str, RouteChange], environment: Mapping[str, str]) -> str:
-    """Splice, and see to it that the values of the text have changed as wanted, and in nothing else."""
+    """Edit the text, and check that its values have changed as wanted and in nothing else."""
     root = yaml.compose(text, Loader=_Loader)
     after = _spliced(
         text, [edit for route, change in wanted.items() for edit in _edits(text, root, route, change)]
@@ -115,7 +118,7 @@ def _changed(text: str, file: str, wanted: Mapping[str, RouteChange], environmen
 
 
 def _values(text: str, file: str, environment: Mapping[str, str]) -> Any:
-    document = Document(file, environment)
+    document = LocatedYaml(file, environment)
     values = document.read(text)
     if document.problems:
         raise ConfigError(document.problems)
@@ -146,7 +149,7 @@ def _by_hand(text: str, file: str, route: str, change: RouteChange, cause: _Unsa
 
 
 def _entry(node: yaml.Node | None, name: str) -> tuple[yaml.ScalarNode, yaml.Node] | None:
-    """A key of a mapping and its value; None where it does not stand in the mapping itself."""
+    """A key of a mapping and its value; None where the mapping lacks it or merges it in."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != _ALIAS and key.value == name:
@@ -186,7 +189,7 @@ def _fill(
     section: yaml.Node,
     change: RouteChange,
 ) -> _Edit:
-    """Give a route that has nothing its section."""
+    """Give an empty route its section."""
     quote = _quoted(key)
     entries = [f"{_written(name, quote)}: {_written(value, quote)}" for name, value in change.values.items()]
     start, end = section.start_mark.index, section.end_mark.index
@@ -200,7 +203,7 @@ def _fill(
 def _insert(
     text: str, key: yaml.Node, section: yaml.MappingNode, entries: list[str], behind: int | None
 ) -> _Edit:
-    """Put entries into a section: behind what belongs to them, else first."""
+    """Put entries into a section: behind the entry that was replaced, else first."""
     if _is_block(section):
         at = _line_end(text, key.end_mark.index if behind is None else behind)
         return _Edit(at, at, _lines(text, section.value[0][0].start_mark.column, entries))

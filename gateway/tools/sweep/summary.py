@@ -1,4 +1,4 @@
-"""A route's windows as its plots and tables show them: by pool and load, valid ones apart from the others."""
+"""One route as its plots and tables show it: figures by pool and load, of the valid windows alone."""
 
 from __future__ import annotations
 
@@ -11,36 +11,54 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.model import Speculation
-    from gateway.tools.sweep.sweep_values import Findings, Point, Results, Spread, Window
+    from gateway.tools.sweep.sweep_values import DeeperDraft, Findings, MeasuredPoint, Results, Spread, Window
 
-Time = Literal["request_s", "first_token_s", "token_s"]
-Part = Literal["mean", "p50", "p95", "p99"]
+TimeName = Literal["request_s", "first_token_s", "token_s"]
+SpreadPart = Literal["mean", "p50", "p95", "p99"]
 
 
-class Summary:
-    """One route of a sweep. An open loop's windows are kept out of everything but `open_loop`."""
+class RouteSummary:
+    """One route of a sweep. Windows of an open loop are in `open_loop` only.
+
+    Attributes:
+        name: the route's.
+        setting: the sweep's.
+        found: what the findings say of the route; None where they say nothing.
+        windows: of the closed loop, invalid ones too.
+        open_loop: the other windows.
+        pools: those with windows, by depth.
+        loads: those with windows, ascending.
+    """
 
     def __init__(self, results: Results, findings: Findings, route: str) -> None:
-        """Take a sweep and what it says."""
         self.setting = results.setting
-        self.route = route
+        self.name = route
         self.found = findings.routes.get(route)
         own = [window for window in results.windows if window.cell.route == route]
         self.open_loop = tuple(window for window in own if window.cell.per_s)
         self.windows = tuple(window for window in own if not window.cell.per_s)
         self.pools = by_depth(results, {window.cell.pool for window in self.windows})
-        self._all = by_depth(results, {*results.setting.pools, *self.pools})
         self.loads = sorted({window.cell.load for window in self.windows})
+        every = by_depth(results, {*results.setting.pools, *self.pools})
+        self._speculating = [pool for pool in every if not self._is_plain(pool)]
         self._points = {
             (pool, point.load): point
             for pool, points in (self.found.points if self.found else {}).items()
             for point in points
         }
+        self._deeper = {
+            ((one.shallow, one.deep), one.load): one for one in (self.found.deeper if self.found else ())
+        }
 
     @property
     def baseline(self) -> str | None:
         """The pool without speculation; None where there is none."""
-        return next((pool for pool in self.pools if self._plain(pool)), None)
+        return next((pool for pool in self.pools if self._is_plain(pool)), None)
+
+    @property
+    def drafting(self) -> list[str]:
+        """The pools whose valid windows drafted something."""
+        return [pool for pool in self.pools if self.speculation(pool)]
 
     def depth(self, pool: str) -> int:
         """The pool's depth, the deepest where its engines schedule their own."""
@@ -48,9 +66,8 @@ class Summary:
         return known.depth if known else 0
 
     def place(self, pool: str) -> int:
-        """Where a pool stands among the sweep's: 0 without speculation, the others from 1 on by depth."""
-        drafting = [name for name in self._all if not self._plain(name)]
-        return drafting.index(pool) + 1 if pool in drafting else 0
+        """The pool's place in the sweep: 0 without speculation, the others from 1 on by depth."""
+        return self._speculating.index(pool) + 1 if pool in self._speculating else 0
 
     def fixed(self, pool: str) -> bool:
         """Whether the pool's engines always run at one depth."""
@@ -58,18 +75,18 @@ class Summary:
         return not (known and known.ranges)
 
     def label(self, pool: str) -> str:
-        """What a reader calls a pool: its depth, and its name where that alone would not tell it."""
+        """What a reader calls a pool: its depth, and its name where several pools have that depth."""
         if not self.fixed(pool):
             return f"{pool} (schedules itself)"
         depth = f"depth {self.depth(pool)}"
         same = [other for other in self.pools if self.fixed(other) and self.depth(other) == self.depth(pool)]
         return depth if len(same) < 2 else f"{depth} ({pool})"
 
-    def point(self, pool: str, load: int) -> Point | None:
+    def point(self, pool: str, load: int) -> MeasuredPoint | None:
         """The curve's point; None without a valid window."""
         return self._points.get((pool, load))
 
-    def points(self, pool: str) -> list[Point]:
+    def points(self, pool: str) -> list[MeasuredPoint]:
         """The curve's points by load."""
         return [point for load in self.loads if (point := self.point(pool, load))]
 
@@ -94,22 +111,45 @@ class Summary:
             w for w in self.windows if w.valid and w.cell.pool == pool and load in (None, w.cell.load)
         )
 
-    def time(self, pool: str, load: int, which: Time, part: Part) -> float | None:
+    def absent(self, pool: str, load: int) -> str:
+        """What stands in a table where there is no figure: all windows were invalid, or there was none."""
+        return "invalid" if self.tried(pool, load) and not self.valid(pool, load) else "-"
+
+    def time(self, pool: str, load: int, which: TimeName, part: SpreadPart) -> float | None:
         """Seconds, as the mean over the valid windows' figures; None where none has it."""
         spreads: list[Spread | None] = [getattr(window, which) for window in self.valid(pool, load)]
         figures = [float(getattr(spread, part)) for spread in spreads if spread]
         return fmean(figures) if figures else None
+
+    def has_times(self, which: TimeName) -> bool:
+        """Whether any valid window tells them."""
+        return any(self.time(pool, load, which, "mean") for pool in self.pools for load in self.loads)
 
     def speculation(self, pool: str, load: int | None = None) -> Speculation | None:
         """What the valid windows drafted, summed; None where nothing was."""
         return added(w.speculation or w.told for w in self.valid(pool, load))
 
     def delivered(self, pool: str, load: int | None = None) -> float | None:
-        """Tokens that a verification delivers to a request, mean over the valid windows; None as not told."""
+        """Tokens that a verification delivers to a request, mean over the valid windows; None if unknown."""
         figures = [w.tokens_per_step for w in self.valid(pool, load) if w.tokens_per_step is not None]
         return fmean(figures) if figures else None
 
-    def _plain(self, pool: str) -> bool:
+    @property
+    def depth_pairs(self) -> list[tuple[int, int]]:
+        """Neighbouring depths, shallow and deep, that were compared at some load."""
+        return sorted({pair for pair, _ in self._deeper})
+
+    def deeper(self, pair: tuple[int, int], load: int) -> DeeperDraft | None:
+        """How two neighbouring depths compare at a load; None where they were not compared there."""
+        return self._deeper.get((pair, load))
+
+    def accepted_beyond(self, pair: tuple[int, int]) -> str:
+        """The share of the deeper one's drafts accepted at each position that the shallower one lacks."""
+        shares = [one.accepted for (of, _), one in self._deeper.items() if of == pair]
+        means = [fmean(position) for position in zip(*shares, strict=False)]
+        return ", ".join(f"{pair[0] + 1 + place}: {share:.2f}" for place, share in enumerate(means))
+
+    def _is_plain(self, pool: str) -> bool:
         known = self.setting.pools.get(pool)
         return known is not None and not known.depth and not known.ranges
 

@@ -19,22 +19,14 @@ import uvloop
 from gateway import __version__
 from gateway.config import load
 from gateway.errors import ConfigError
-from gateway.tools.sweep import (
-    agenda,
-    documents,
-    imported,
-    printed,
-    report,
-    store,
-    sweep_progress,
-    targets,
-    write,
-)
+from gateway.tools.output import say
+from gateway.tools.sweep import agenda, documents, imported, report, sweep_file, targets, write
+from gateway.tools.sweep import sweep_terminal as terminal
 from gateway.tools.sweep.findings import findings
 from gateway.tools.sweep.measure import Timing, utc_now
-from gateway.tools.sweep.request_bodies import Bodies, shape_of
-from gateway.tools.sweep.run import Run, Work
-from gateway.tools.sweep.sweep_values import Setting, Shape
+from gateway.tools.sweep.request_bodies import RequestBodies, prompt_of
+from gateway.tools.sweep.run import Run
+from gateway.tools.sweep.sweep_values import RequestShape, Setting
 from gateway.upstream.client import EngineClient
 
 if TYPE_CHECKING:
@@ -51,7 +43,6 @@ _CONFIG = Path("routes.yaml")
 _RENDERED = 24
 # Open files beside one for each request.
 _OWN_FILES = 100
-
 _INTERRUPTED = 130
 
 
@@ -61,7 +52,29 @@ class _Material:
 
     prompt: Prompt
     images: Sequence[Image]
-    rendered: bool
+    options: argparse.Namespace
+
+    @property
+    def shape(self) -> RequestShape:
+        return RequestShape(
+            prompt=self.prompt.text,
+            images=len(self.images),
+            rendered=not self.options.images,
+            max_tokens=self.options.max_tokens,
+            streamed=not self.options.no_stream,
+            images_digest=documents.digest(self.images),
+        )
+
+    def bodies(self, model: str) -> RequestBodies:
+        options, rng = self.options, random.Random(self.options.seed)
+        return RequestBodies(
+            model,
+            self.prompt,
+            self.images,
+            max_tokens=options.max_tokens,
+            stream=not options.no_stream,
+            rng=rng,
+        )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     path = _config_path(options)
     if options.report_only:
-        return _conclude(options, path, store.read(options.out))
+        return _conclude(options, path, sweep_file.read(options.out))
     if path:
         config, everything = targets.configured(path, options.pools, options.routes), load(path, keys=False)
     else:
@@ -121,7 +134,7 @@ def _material(
     problems: list[str] = []
     for route in config.routes:
         try:
-            prompt = shape_of(route, model, prompts)
+            prompt = prompt_of(route, model, prompts)
             if options.images:
                 images = documents.images(options.images, route)
             else:
@@ -129,7 +142,7 @@ def _material(
         except ConfigError as error:
             problems += error.problems
             continue
-        found[route] = _Material(prompt, images, rendered=not options.images)
+        found[route] = _Material(prompt, images, options)
     if problems:
         raise ConfigError(problems)
     return found
@@ -147,25 +160,14 @@ async def _sweep(
             gpu=options.gpu,
             simulated=found[engines[0].name].simulated,
             pools=targets.pools(config, engines, found),
-            routes={
-                name: Shape(
-                    prompt=of.prompt.text,
-                    images=len(of.images),
-                    rendered=of.rendered,
-                    max_tokens=options.max_tokens,
-                    streamed=not options.no_stream,
-                    images_digest=documents.digest(of.images),
-                )
-                for name, of in material.items()
-            },
+            routes={name: of.shape for name, of in material.items()},
             loads=options.concurrency,
             window_s=options.window,
             **_circumstances(),
         )
-        scales = {name: of.time_scale for name, of in found.items()}
-        with store.Store(options.out) as kept:
-            before = kept.preview(setting) if options.dry_run else kept.open(setting)
-            work = Work(
+        with sweep_file.SweepFile(options.out) as file:
+            before = file.preview(setting) if options.dry_run else file.open(setting)
+            plan = agenda.SweepPlan(
                 setting=before.setting,
                 options=agenda.Options(
                     quick=options.quick,
@@ -175,32 +177,26 @@ async def _sweep(
                 ),
                 engines=engines,
                 timing=Timing(options.window, options.max_warmup),
-                scales=scales,
+                scales={name: of.time_scale for name, of in found.items()},
             )
-            with sweep_progress.show(sys.stdout) as show:
-                going = Run(
-                    work,
-                    before.windows,
-                    client,
-                    _bodies(options, config.model, material),
-                    kept.add,
-                    show,
-                    random.Random(options.seed),
-                )
-                for line in printed.plan(work, setting, going.windows, going.due):
-                    show.note(line)
+            bodies = {route: of.bodies(config.model) for route, of in material.items()}
+            with terminal.SweepDisplay(sys.stdout) as display:
+                rng = random.Random(options.seed)
+                going = Run(plan, before.windows, client, bodies, file.add, display, rng)
+                for line in terminal.describe_plan(plan, setting, going.windows, going.due):
+                    display.note(line)
                 if options.dry_run:
                     return 0
                 interrupted = await _until_interrupted(going.run())
             if interrupted:
                 print(
-                    f"interrupted: {len(going.windows)} windows are in {kept.path}; the same command goes on "
+                    f"interrupted: {len(going.windows)} windows are in {file.path}; the same command goes on "
                     "from there, and --report-only reports what there is",
                     file=sys.stderr,
                 )
                 return _INTERRUPTED
-            status = _conclude(options, path, store.read(options.out))
-    missing = printed.missing(going.due, going.lost, going.gone)
+            status = _conclude(options, path, sweep_file.read(options.out))
+    missing = terminal.describe_missing(going.due, going.lost, going.gone)
     print("\n".join(missing), file=sys.stderr, end="\n" * bool(missing))
     return status or int(bool(missing))
 
@@ -223,20 +219,6 @@ def _require_files(options: argparse.Namespace, config: Config, engines: Sequenc
                 f"files are too few: allow {needed:,} (ulimit -n {needed}), or choose fewer --pools at a time"
             ]
         )
-
-
-def _bodies(options: argparse.Namespace, model: str, material: Mapping[str, _Material]) -> dict[str, Bodies]:
-    return {
-        route: Bodies(
-            model,
-            of.prompt,
-            of.images,
-            max_tokens=options.max_tokens,
-            stream=not options.no_stream,
-            rng=random.Random(options.seed),
-        )
-        for route, of in material.items()
-    }
 
 
 async def _until_interrupted(work: Coroutine[None, None, None]) -> bool:
@@ -264,21 +246,21 @@ def _import(options: argparse.Namespace, path: Path | None, config: Config) -> i
     """Take windows from files of `vllm bench serve`."""
     names = options.from_vllm_bench, tuple(config.routes), tuple(config.pools)
     windows = imported.windows(*names)
-    earlier = (options.out / store.NAME).exists() and store.read(options.out).setting.window_s
+    earlier = (options.out / sweep_file.NAME).exists() and sweep_file.read(options.out).setting.window_s
     setting = Setting(
         model=config.model,
         gpu=options.gpu,
         pools=targets.pools(config, (), {}),
-        routes={name: Shape("", 0, False, 0) for name in config.routes},
+        routes={name: RequestShape("", 0, False, 0) for name in config.routes},
         loads=tuple(sorted({window.cell.load for window in windows})),
         window_s=earlier or round(statistics.median(window.seconds for window in windows)),
         **_circumstances(),
     )
-    with store.Store(options.out) as kept:
-        before = kept.open(setting)
+    with sweep_file.SweepFile(options.out) as file:
+        before = file.open(setting)
         for window in imported.windows(*names, before.windows):
-            kept.add(window)
-    return _conclude(options, path, store.read(options.out))
+            file.add(window)
+    return _conclude(options, path, sweep_file.read(options.out))
 
 
 def _circumstances() -> dict[str, str]:
@@ -293,8 +275,8 @@ def _conclude(options: argparse.Namespace, path: Path | None, results: Results) 
     """Say what was found, and write it down."""
     found = findings(results)
     files = report.write(results, found, options.out)
-    sweep_progress.say("\n".join(printed.found(results, found)), sys.stdout)
-    sweep_progress.say(f"wrote {', '.join(map(str, files))}", sys.stdout)
+    say("\n".join(terminal.describe_findings(results, found)), sys.stdout)
+    say(f"wrote {', '.join(map(str, files))}", sys.stdout)
     if not found.routes:
         print("no valid window: there is nothing to conclude, and nothing to write", file=sys.stderr)
         return 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from gateway.tools.option_types import whole
+
 # As in the published experiment.
 LOADS = (1, 10, 24, 32, 40, 64, 80, 128, 256)
 WINDOW_S = 120.0
@@ -15,6 +17,7 @@ REPEATS_MAX = 8
 _MOST = 1_000_000
 _MOST_PER_S = 10_000
 _SECONDS = (1, 24 * 3600)
+_count = whole(1, _MOST)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -150,12 +153,6 @@ def _loads(text: str) -> tuple[int, ...]:
 
 def _rates(text: str) -> tuple[float, ...]:
     return tuple(sorted({_between(number, 0, _MOST_PER_S) for number in _names(text)}))
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST:,}, not {text!r}")
-    return int(text)
 
 
 def _seconds(text: str) -> float:

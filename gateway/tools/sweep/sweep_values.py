@@ -13,7 +13,7 @@ import msgspec
 from gateway.model import Speculation  # noqa: TC001 - msgspec resolves it at run time
 
 
-class Cell(msgspec.Struct, frozen=True, order=True):
+class SweepCell(msgspec.Struct, frozen=True, order=True):
     """One thing to measure: one route on one engine of a pool.
 
     Attributes:
@@ -78,7 +78,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         source: `ours`, or the file of another benchmark that it was read from.
     """
 
-    cell: Cell
+    cell: SweepCell
     engine: str
     started: str
     seconds: float
@@ -116,7 +116,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return not self.invalid
 
 
-class Pool(msgspec.Struct, frozen=True):
+class SweptPool(msgspec.Struct, frozen=True):
     """A pool under test: how its engines were started, and what they are.
 
     Attributes:
@@ -136,7 +136,7 @@ class Pool(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-class Shape(msgspec.Struct, frozen=True):
+class RequestShape(msgspec.Struct, frozen=True):
     """What the requests of a route were.
 
     Attributes:
@@ -175,8 +175,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     gpu: str = ""
     simulated: str = ""
-    pools: dict[str, Pool]
-    routes: dict[str, Shape]
+    pools: dict[str, SweptPool]
+    routes: dict[str, RequestShape]
     loads: tuple[int, ...]
     window_s: float
     started: str
@@ -191,7 +191,7 @@ class Results(msgspec.Struct, frozen=True):
     windows: tuple[Window, ...]
 
 
-class Point(msgspec.Struct, frozen=True):
+class MeasuredPoint(msgspec.Struct, frozen=True):
     """A curve's raw point: mean rate of the valid windows at a load, its standard error, how many."""
 
     load: int
@@ -200,7 +200,7 @@ class Point(msgspec.Struct, frozen=True):
     windows: int
 
 
-class Change(msgspec.Struct, frozen=True):
+class DepthChange(msgspec.Struct, frozen=True):
     """A crossover: from a load on, another pool wins.
 
     Attributes:
@@ -218,7 +218,7 @@ class Change(msgspec.Struct, frozen=True):
     certain: bool
 
 
-class Range(msgspec.Struct, frozen=True):
+class DepthRange(msgspec.Struct, frozen=True):
     """An entry of a schedule, with what it rests on.
 
     Attributes:
@@ -240,7 +240,7 @@ class Range(msgspec.Struct, frozen=True):
     high: float
 
 
-class Deeper(msgspec.Struct, frozen=True):
+class DeeperDraft(msgspec.Struct, frozen=True):
     """Whether drafting deeper still pays, between two pools at one load.
 
     Attributes:
@@ -278,11 +278,11 @@ class RouteFindings(msgspec.Struct, frozen=True, kw_only=True):
         words: the recommendation, in sentences.
     """
 
-    points: dict[str, tuple[Point, ...]]
+    points: dict[str, tuple[MeasuredPoint, ...]]
     noise: float | None
-    schedule: tuple[Range, ...]
-    changes: tuple[Change, ...]
-    deeper: tuple[Deeper, ...]
+    schedule: tuple[DepthRange, ...]
+    changes: tuple[DepthChange, ...]
+    deeper: tuple[DeeperDraft, ...]
     own_schedule: tuple[tuple[int, int, int], ...]
     words: tuple[str, ...]
 

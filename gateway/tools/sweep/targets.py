@@ -1,4 +1,4 @@
-"""The engines of a sweep: which there are, whether they are what they are said to be."""
+"""The engines of a sweep: which there are, and whether they are what the configuration says."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Models(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EngineFacts:
     """What an engine said of itself: its version, its fit if it is simulated, and its time scale."""
 
     version: str
@@ -132,7 +132,7 @@ async def engines(config: Config) -> tuple[Engine, ...]:
     return found
 
 
-async def look(client: EngineClient, engine: Engine, config: Config) -> Found:
+async def look(client: EngineClient, engine: Engine, config: Config) -> EngineFacts:
     """Ask an engine what it is.
 
     Raises:
@@ -158,16 +158,18 @@ async def look(client: EngineClient, engine: Engine, config: Config) -> Found:
     if problems:
         raise ConfigError(problems)
     simulated = work.simulated
-    return Found(version, simulated.fit if simulated else "", simulated.time_scale if simulated else 1.0)
+    return EngineFacts(
+        version, simulated.fit if simulated else "", simulated.time_scale if simulated else 1.0
+    )
 
 
-async def check(client: EngineClient, config: Config, engines: Collection[Engine]) -> dict[str, Found]:
-    """Look at all engines; return what they said, by name.
+async def check(client: EngineClient, config: Config, engines: Collection[Engine]) -> dict[str, EngineFacts]:
+    """Ask all engines what they are; return their answers by name.
 
     Raises:
         ConfigError: with every problem of every engine, or a mixture of real and simulated ones.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, EngineFacts] = {}
     problems: list[str] = []
 
     async def ask(engine: Engine) -> None:
@@ -190,14 +192,14 @@ async def check(client: EngineClient, config: Config, engines: Collection[Engine
 
 
 def pools(
-    config: Config, engines: Iterable[Engine], found: Mapping[str, Found]
-) -> dict[str, sweep_values.Pool]:
-    """Return the pools under test, as the record has them."""
+    config: Config, engines: Iterable[Engine], found: Mapping[str, EngineFacts]
+) -> dict[str, sweep_values.SweptPool]:
+    """Return the pools under test, as sweep.jsonl records them."""
     members: dict[str, list[Engine]] = {}
     for engine in engines:
         members.setdefault(engine.pool, []).append(engine)
     return {
-        name: sweep_values.Pool(
+        name: sweep_values.SweptPool(
             depth=pool.depth,
             speculative_config=pool.speculative_config,
             ranges=pool.ranges,

@@ -26,36 +26,42 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gateway.model import Speculation
-    from gateway.tools.sweep.engine_clients import Record
-    from gateway.tools.sweep.sweep_values import Cell
+    from gateway.tools.sweep.engine_clients import EndedRequest
+    from gateway.tools.sweep.sweep_values import SweepCell
     from gateway.wire.vllm.engine import EngineWork
 
-_THIRD = 2  # intervals between samples, at least
+# A warm-up is over: intervals between samples in a third of it, at least; change of the rate, at most.
+_THIRD = 2
 _TREND = 0.05
+# Batch means: stretches of a window; samples in a stretch; correlation of neighbouring stretches, at most.
 _STRETCHES = (6, 20)
 _SAMPLES_PER_STRETCH = 2
 _MOST_ALIKE = 0.9
+# What makes a flag; where there are two figures, the second makes a window invalid. Shares of the load that a
+# simulated engine had, and of a request's time that our event loop was behind; seconds without metrics;
+# requests; shares of an open loop's rate, of cached prompt tokens, of answers cut at their longest.
 _HELD = 0.95
-_BEHIND = (0.05, 0.2)  # of a request's time: told, and too much
-_SILENT_S = (3.0, 12.0)  # without a page of a real engine: told, and too much
+_BEHIND = (0.05, 0.2)
+_SILENT_S = (3.0, 12.0)
 _FEW_REQUESTS = 10
 _OFF = 0.05
 _CACHED = 0.01
 _CUT = 0.05
+# Answers and counters agree: all of a cell's, and the acceptance lengths of a window.
 _EXACT = 0.001
 _ALIKE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """What an engine's page said, and what was ours at that moment.
+class EngineSample:
+    """What an engine's metrics said, and what we had sent by then.
 
     Attributes:
-        at: seconds on our clock, when the page had come.
-        work: what it said.
-        in_flight: our requests under way, when the page had come.
+        at: seconds on our clock, when the metrics had come.
+        work: what they said.
+        in_flight: our requests under way, when the metrics had come.
         sent: our requests so far, in this cell.
-        late: seconds that our event loop was behind, when the page was asked for.
+        late: seconds that our event loop was behind, when they were asked for.
         skipped: requests of an open loop that came due so far and were not sent.
     """
 
@@ -72,13 +78,13 @@ class Sample:
         return self.work.reading.running + self.work.reading.waiting
 
 
-def elapsed(first: Sample, second: Sample) -> float:
+def elapsed(first: EngineSample, second: EngineSample) -> float:
     """Return the engine's seconds between two samples."""
     before, after = first.work.simulated, second.work.simulated
     return after.clock_s - before.clock_s if before and after else second.at - first.at
 
 
-def steady(samples: Sequence[Sample], answered: int) -> bool:
+def steady(samples: Sequence[EngineSample], answered: int) -> bool:
     """Whether the warm-up is over.
 
     It is when there were as many answers as requests are under way, so that the clients, who began
@@ -101,7 +107,7 @@ def steady(samples: Sequence[Sample], answered: int) -> bool:
     return difference <= max(_TREND * float(later.mean()), 2 * scatter)
 
 
-def foreign(samples: Sequence[Sample], load: int) -> str:
+def others_requests(samples: Sequence[EngineSample], load: int) -> str:
     """Say what requests of somebody else an engine had; empty where none are seen.
 
     Pages and our own counts are of slightly different moments, so this is certain, not sharp: since the
@@ -125,12 +131,12 @@ def foreign(samples: Sequence[Sample], load: int) -> str:
 
 
 def window(
-    cell: Cell,
+    cell: SweepCell,
     engine: str,
-    samples: Sequence[Sample],
+    samples: Sequence[EngineSample],
     begin: int,
     end: int,
-    records: Sequence[Record],
+    records: Sequence[EndedRequest],
     *,
     started: str,
     steady: bool,
@@ -204,12 +210,14 @@ def window(
     )
 
 
-def _invalid(measured: Window, samples: Sequence[Sample], inside: Sequence[Sample]) -> Iterator[str]:
+def _invalid(
+    measured: Window, samples: Sequence[EngineSample], inside: Sequence[EngineSample]
+) -> Iterator[str]:
     if measured.errors:
         kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(measured.errors.items()))
         yield f"requests failed: {kinds}"
-    if somebody := foreign(samples, measured.cell.load):
-        yield somebody
+    if others := others_requests(samples, measured.cell.load):
+        yield others
     if any(_fell(before.work, after.work) for before, after in pairwise(samples)):
         yield "the engine's counters went back: it was restarted"
     elif measured.rate <= 0:
@@ -221,7 +229,7 @@ def _invalid(measured: Window, samples: Sequence[Sample], inside: Sequence[Sampl
         yield f"the engine told nothing for {silent:.0f} s: it may have stood still"
 
 
-def _flags(measured: Window, samples: Sequence[Sample], ended: Sequence[Record]) -> Iterator[str]:
+def _flags(measured: Window, samples: Sequence[EngineSample], ended: Sequence[EndedRequest]) -> Iterator[str]:
     load = measured.cell.load
     if not measured.steady:
         yield f"throughput was not steady yet after {measured.warm_s:.0f} s"
@@ -250,7 +258,7 @@ def _flags(measured: Window, samples: Sequence[Sample], ended: Sequence[Record])
         yield "the answers and the engine's counters disagree on acceptance"
 
 
-def _sent(measured: Window, samples: Sequence[Sample]) -> Iterator[str]:
+def _sent(measured: Window, samples: Sequence[EngineSample]) -> Iterator[str]:
     """What an open loop sent that it should not have, or did not send."""
     first, last = samples[0], samples[-1]
     sent, skipped = last.sent - first.sent, last.skipped - first.skipped
@@ -261,7 +269,7 @@ def _sent(measured: Window, samples: Sequence[Sample]) -> Iterator[str]:
         yield f"{_per(sent, measured.seconds):.3g} requests/s were sent, not {measured.cell.per_s:g}"
 
 
-def _silent(samples: Sequence[Sample]) -> float:
+def _silent(samples: Sequence[EngineSample]) -> float:
     """The longest time between pages; of a simulated engine none, as its clock stands still with it."""
     if samples[0].work.simulated:
         return 0.0
@@ -290,7 +298,7 @@ def _fell(before: EngineWork, after: EngineWork) -> bool:
     return any(now < then for then, now in zip(counters(before), counters(after), strict=True))
 
 
-def _rates(samples: Sequence[Sample]) -> NDArray[np.float64]:
+def _rates(samples: Sequence[EngineSample]) -> NDArray[np.float64]:
     """Tokens per second between samples; while the engine's clock stands still there is no time between."""
     written = np.diff([sample.work.reading.generation_tokens for sample in samples])
     seconds = np.array([elapsed(before, after) for before, after in pairwise(samples)])
@@ -298,7 +306,7 @@ def _rates(samples: Sequence[Sample]) -> NDArray[np.float64]:
     return rates
 
 
-def _stderr(samples: Sequence[Sample]) -> float:
+def _stderr(samples: Sequence[EngineSample]) -> float:
     """Return the standard error of the rate, by batch means; 0 where there are too few samples.
 
     The window is cut into 6 to 20 stretches of at least two samples. Where neighbouring stretches are alike
@@ -359,16 +367,20 @@ def _cached(before: EngineWork, after: EngineWork) -> float | None:
     return None if hits is None or not queries else hits / queries
 
 
-def _speculation(before: Sample, after: Sample) -> Speculation | None:
+def _speculation(before: EngineSample, after: EngineSample) -> Speculation | None:
     return gain(before.work.reading.speculation, after.work.reading.speculation)
 
 
-def _told(records: Iterable[Record]) -> Speculation | None:
+def _told(records: Iterable[EndedRequest]) -> Speculation | None:
     return reduce(total, (record.speculation for record in records if record.speculation), None)
 
 
 def _agree(
-    samples: Sequence[Sample], first: Sample, last: Sample, records: Sequence[Record], ended: Sequence[Record]
+    samples: Sequence[EngineSample],
+    first: EngineSample,
+    last: EngineSample,
+    records: Sequence[EndedRequest],
+    ended: Sequence[EndedRequest],
 ) -> bool | None:
     """Whether answers and counters agree; None where either is silent, or some answers are.
 

@@ -1,4 +1,4 @@
-"""A sweep's findings in routes.yaml: schedules and profiles at their places, every other byte as it was."""
+"""Writes a sweep's findings: profiles beside routes.yaml, and both into it; every other byte stays."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def diff(old: str, new: str, file: str) -> str:
 
 
 class _Plan(NamedTuple):
-    """The file's text as it is and as it will be, the profiles by path, and what to know of them."""
+    """The file's text before and after, the profiles by path, and notes for the operator."""
 
     old: str
     new: str
@@ -149,7 +149,7 @@ def _checked(
     files: Mapping[str, bytes],
     environment: Mapping[str, str],
 ) -> Config:
-    """Check the file as it will be, with the profiles elsewhere for now."""
+    """Check the file as it will be, with the profiles in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         for route, content in files.items():
             (Path(folder) / f"{route}.json").write_bytes(content)
@@ -172,7 +172,7 @@ def _holds(path: Path, content: bytes) -> bool:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put a file in another's place at once, with its mode and owner; a symbolic link stays one."""
+    """Replace a file atomically; it keeps its mode and owner, and a symbolic link stays one."""
     path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

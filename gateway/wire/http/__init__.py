@@ -1,4 +1,4 @@
-"""HTTP heads, and the headers that carry a trace.
+"""HTTP from clients without its I/O: requests read, phases, heads of answers; and the headers of a trace.
 
 Imports `errors` alone.
 """

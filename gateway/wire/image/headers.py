@@ -7,7 +7,7 @@ import io
 import re
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pybase64
 from PIL import Image
@@ -22,7 +22,12 @@ from gateway.wire.image.structure import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.model import Buffer
+
+# An image, or its URL.
+T = TypeVar("T", bound="Buffer")
 
 # Pillow's own bomb guard warns at one fixed size; the configured limit is checked from the header instead.
 Image.MAX_IMAGE_PIXELS = None
@@ -122,6 +127,21 @@ def from_whole_url(data: bytes) -> DataUrl:
 def as_data_url(data: bytes) -> DataUrl:
     """Return an image as the data URL that every engine reads."""
     return DataUrl(data, b"data:image/%s;base64,%s" % (_subtype(data), pybase64.b64encode(data)))
+
+
+def read(make: Callable[[T], DataUrl], data: T, *, max_pixels: int) -> tuple[DataUrl, ImageInfo]:
+    """Read an image's header and tail.
+
+    Args:
+        make: makes a data URL of `data`: parse_data_url, from_whole_url or as_data_url.
+        data: an image or its URL.
+        max_pixels: as for `inspect`.
+
+    Raises:
+        BadImage: as `make` and `inspect`.
+    """
+    url = make(data)
+    return url, inspect(url.data, max_pixels=max_pixels)
 
 
 def inspect(data: bytes, *, max_pixels: int) -> ImageInfo:

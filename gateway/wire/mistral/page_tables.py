@@ -27,7 +27,7 @@ _BREAK = re.compile(r"&lt;br ?/?&gt;", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PageTable:
     """A table of a page: the name that its link has, and what it holds in which form."""
 
     id: str
@@ -35,7 +35,7 @@ class Table:
     format: TableFormat
 
 
-def lift_tables(markdown: str, wanted: TableFormat) -> tuple[str, list[Table]]:
+def lift_tables(markdown: str, wanted: TableFormat) -> tuple[str, list[PageTable]]:
     """Take the tables, in HTML and in markdown, out of a page.
 
     Returns:
@@ -43,13 +43,13 @@ def lift_tables(markdown: str, wanted: TableFormat) -> tuple[str, list[Table]]:
         many, or cannot be read is in the form it came in.
     """
     kept: list[str] = []
-    tables: list[Table] = []
+    tables: list[PageTable] = []
     at = 0
     for start, end, found in _spans(markdown):
         content, form = _in_form(markdown[start:end], found, wanted)
         name = f"tbl-{len(tables)}.{_SUFFIXES[form]}"
         kept += (markdown[at:start], f"[{name}]({name})")
-        tables.append(Table(name, content, form))
+        tables.append(PageTable(name, content, form))
         at = end
     return "".join((*kept, markdown[at:])), tables
 

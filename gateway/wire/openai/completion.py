@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gateway.model import Speculation, Usage
+from gateway.model import ToldSpeculation, Usage
 from gateway.wire import sse
 from gateway.wire.openai.error_shape import error_event
 from gateway.wire.partial_json import NULL, elements, object_of, sent
@@ -93,12 +93,12 @@ class WholeAnswer(msgspec.Struct, frozen=True):
 
     Attributes:
         usage: token usage, where it is told.
-        speculation: what was drafted for it, where that is told.
+        speculation: what was drafted for it, where that is told, or why what is told is no figure.
         is_aborted: the engine broke it off, and says so as a reason to finish.
     """
 
     usage: Usage | None = None
-    speculation: Speculation | None = None
+    speculation: ToldSpeculation = None
     is_aborted: bool = False
 
 
@@ -114,7 +114,8 @@ class StreamChunk(msgspec.Struct, frozen=True):
             the role does not.
         is_uncountable: its stream's chunks do not tell its steps: it is one of several choices, was ended by
             a stop string, behind which tokens were thrown away, or passed a parser, which holds chunks back.
-        speculation: what was drafted for the whole answer, where that is told.
+        speculation: what was drafted for the whole answer, where that is told, or why what is told is no
+            figure.
         is_aborted: the engine broke the answer off, and says so as a reason to finish.
         is_error: it reports a failure.
         error_status: its `error.code`, where that is an HTTP status; 0 where it is none.
@@ -129,7 +130,7 @@ class StreamChunk(msgspec.Struct, frozen=True):
     has_output: bool = False
     is_step: bool = False
     is_uncountable: bool = False
-    speculation: Speculation | None = None
+    speculation: ToldSpeculation = None
     is_aborted: bool = False
     is_error: bool = False
     error_status: int = 0

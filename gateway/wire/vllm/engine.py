@@ -6,14 +6,16 @@ import itertools
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
-from gateway.model import Speculation
+from gateway.model import Speculation, SpeculationFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from gateway.model import ToldSpeculation
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 # More positions than any engine drafts, and a bound to the series that one can cause.
@@ -66,12 +68,18 @@ class _Metrics(msgspec.Struct):
     speculative_decoding: _Speculative | None = None
 
 
+class _AnyMetrics(msgspec.Struct):
+    speculative_decoding: dict[str, Any] | None = None
+
+
 class _Version(msgspec.Struct):
     version: str
 
 
 _VERSION = msgspec.json.Decoder(_Version)
 _METRICS = msgspec.json.Decoder(_Metrics)
+_ANY_METRICS = msgspec.json.Decoder(_AnyMetrics)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,28 +232,33 @@ def read_version(page: bytes) -> str:
         raise ValueError(f"not a vLLM version page: {error}") from error
 
 
-def read_speculation(raw: bytes) -> Speculation | None:
+def read_speculation(raw: bytes) -> ToldSpeculation:
     """Read an answer's `metrics` member (vLLM's --per-request-spec-decode-metrics).
 
-    None where it tells nothing, or what does not add up: other versions have other shapes, and a figure
-    that is not understood is no figure.
+    Returns:
+        The figures; why there are none, where they are not understood or do not add up; None where the
+        answer tells nothing of its speculation.
     """
     if len(memoryview(raw)) > _MAX_METRICS_BYTES:
         return None
     try:
         told = _METRICS.decode(raw).speculative_decoding
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
+        return SpeculationFault.FORMAT if _tells_speculation(raw) else None
+    if told is None:
         return None
-    if told is None or not 1 < len(told.acceptance_histogram) <= _MAX_POSITIONS:
-        return None
+    if not 1 < len(told.acceptance_histogram) <= _MAX_POSITIONS:
+        return SpeculationFault.FORMAT
     # The histogram counts drafts by accepted tokens; those with more than i had the one at position i.
     *positions, drafts = itertools.accumulate(reversed(told.acceptance_histogram))
     positions.reverse()
     accepted = sum(positions)
     if (drafts, accepted) != (told.num_spec_steps, told.num_accepted_draft_tokens):
-        return None
+        return SpeculationFault.HISTOGRAM_SUMS
+    if accepted > told.num_draft_tokens:
+        return SpeculationFault.ACCEPTED_OVER_DRAFTED
     speculation = Speculation(drafts, accepted, told.num_draft_tokens, tuple(positions))
-    return speculation if speculation.adds_up else None
+    return speculation if speculation.adds_up else SpeculationFault.DRAFTED_OVER_POSITIONS
 
 
 def is_stopping(message: str) -> bool:
@@ -254,6 +267,13 @@ def is_stopping(message: str) -> bool:
     It says nothing else then; an error that quotes a request says more.
     """
     return message == STOPPING
+
+
+def _tells_speculation(raw: bytes) -> bool:
+    try:
+        return _ANY_METRICS.decode(raw).speculative_decoding is not None
+    except _UNREADABLE:
+        return False
 
 
 def _finite(text: bytes) -> float:

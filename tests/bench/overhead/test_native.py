@@ -158,11 +158,11 @@ class TestEngine:
             *chunks, last, done = events(talk(port, *post(STREAM)))
         assert done == b"[DONE]"
         assert sum(read_chunk(chunk).has_output for chunk in chunks) == 5
-        told = read_chunk(last)
-        assert told.usage == Usage(1200, 200)
-        assert told.speculation is not None
+        chunk = read_chunk(last)
+        assert chunk.usage == Usage(1200, 200)
+        assert chunk.speculation is not None
 
-    def test_usage_is_told_in_streams_that_ask_for_it(self) -> None:
+    def test_streams_have_usage_where_they_ask_for_it(self) -> None:
         with engine("events=2&gap=1") as port:
             answer = talk(port, *post(STREAM.replace(b"include_usage", b"something_else")))
         assert b"usage" not in answer

@@ -59,7 +59,7 @@ def test_our_gateway_is_measured_as_it_is_served(capsys: pytest.CaptureFixture[s
 
 
 @needs_compiler
-def test_one_that_does_not_start_is_told_and_the_others_are_measured(
+def test_a_gateway_that_does_not_start_is_reported_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing = Peer("failing", "", (sys.executable, "-c", "raise SystemExit('no such option')"))
@@ -71,7 +71,7 @@ def test_one_that_does_not_start_is_told_and_the_others_are_measured(
     assert "| direct |" in printed
 
 
-def test_names_that_are_unknown_are_told() -> None:
+def test_unknown_names_are_errors() -> None:
     with pytest.raises(SystemExit, match=r"unknown: apache; known are direct"):
         main(["--peers", "apache"])
     with pytest.raises(ValueError, match="no case has '3 MB'"):
@@ -133,10 +133,10 @@ def test_nothing_of_how_one_is_started_is_left_open(peer: Peer) -> None:
 
 
 def test_a_version_is_asked_for() -> None:
-    asked = Peer("some", "", version=("echo", "nginx version: nginx/1.2 - of today"))
-    assert asked.told_version() == "nginx/1.2"
-    assert replace(asked, version=()).told_version() == ""
-    assert PEERS[OURS].told_version()
+    peer = Peer("some", "", version=("echo", "nginx version: nginx/1.2 - of today"))
+    assert peer.read_version() == "nginx/1.2"
+    assert replace(peer, version=()).read_version() == ""
+    assert PEERS[OURS].read_version()
 
 
 def test_what_is_there_is_not_installed_again(

@@ -96,7 +96,7 @@ def test_medians_of_the_rounds_count() -> None:
     assert cell["samples"] == 3000
 
 
-def test_what_is_added_is_told_beside_the_cost() -> None:
+def test_the_added_time_stands_beside_the_cost() -> None:
     found = figures(
         run("direct", "200 kB paced x 32", cpu=None),
         run("ocr-gateway", "200 kB paced x 32", cpu=1.0, by=1.5),
@@ -147,7 +147,7 @@ def test_it_shows_where_clients_had_no_answer() -> None:
     assert row(found.requests(), "`nginx`") == ["500"]
 
 
-def test_a_busy_machine_is_told() -> None:
+def test_a_busy_machine_is_reported() -> None:
     share = {"gateway": 0.2, "harness": 0.1, "gateway_foreign": 0.7, "harness_foreign": 0.1}
     assert "The machine was busy" in figures(run("nginx", "1 kB x 32", share=share)).circumstances()
     assert "The machine was busy" not in figures(run("nginx", "1 kB x 32")).circumstances()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import struct
 import time
@@ -13,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image, ImageDraw, ImageFont
 
 from gateway.engines.embedded.lines import Box
+from tests import support
+from tests.support import data_url
 
 if TYPE_CHECKING:
     import threading
@@ -30,10 +30,9 @@ def draw(size: tuple[int, int], texts: Iterable[Placed], *, font: float = 26) ->
     return image
 
 
-def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
+def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
+    """An image as it is: other helpers make it RGB."""
+    return support.encoded(image, kind, image.mode)
 
 
 def png_header(width: int, height: int) -> bytes:
@@ -62,10 +61,6 @@ RECEIPT = (
 
 def receipt() -> bytes:
     return encoded(draw((560, 300), RECEIPT))
-
-
-def data_url(data: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
 def chat(*images: bytes, prompt: str = "Text Recognition:", model: str = "glm-ocr", **fields: Any) -> bytes:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from PIL import Image
 
-from gateway.engines.embedded.answers import answer
+from gateway.engines.embedded.answers import read_pieces
 from gateway.engines.embedded.ocr_request import parse
 from gateway.errors import BadImage
 from tests.engines.embedded.rendering import FakePage, FakeReader, chat, draw, encoded, receipt
@@ -19,7 +19,7 @@ BLANK = encoded(Image.new("RGB", (400, 300), "white"))
 
 def pieces(reader: object, *images: bytes, prompt: str = "Text Recognition:", **fields: Any) -> list[str]:
     request = parse(chat(*images, prompt=prompt, **fields), "glm-ocr")
-    return list(answer(cast("Reader", reader), request, lambda: False))
+    return list(read_pieces(cast("Reader", reader), request, lambda: False))
 
 
 def test_text_comes_line_by_line_after_the_opening() -> None:
@@ -71,7 +71,7 @@ def test_a_table_is_html_row_by_row() -> None:
 def test_a_table_is_markdown_where_asked_for() -> None:
     request = parse(chat(BLANK, prompt="Table Recognition:"), "glm-ocr")
     object.__setattr__(request, "prompt", "the table as Markdown")
-    found = list(answer(cast("Reader", FakeReader(["A", "B"])), request, lambda: False))
+    found = list(read_pieces(cast("Reader", FakeReader(["A", "B"])), request, lambda: False))
     assert "".join(found) == "| A |\n| --- |\n| B |"
 
 
@@ -95,10 +95,10 @@ def test_several_images_give_one_object() -> None:
 def test_a_stopped_answer_reads_no_further(prompt: str) -> None:
     reader = FakeReader(["one", "two", "three"])
     request = parse(chat(BLANK, BLANK, prompt=prompt), "glm-ocr")
-    list(answer(cast("Reader", reader), request, lambda: reader.read >= 1))
+    list(read_pieces(cast("Reader", reader), request, lambda: reader.read >= 1))
     assert (reader.detected, reader.read) == (1, 1)
     before = FakeReader()
-    list(answer(cast("Reader", before), request, lambda: True))
+    list(read_pieces(cast("Reader", before), request, lambda: True))
     assert (before.detected, before.read) == (0, 0)
 
 

@@ -3,26 +3,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
+from subprocess import PIPE, Popen
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import openai
 import pytest
 from PIL import Image
-from prometheus_client.parser import text_string_to_metric_families
 
+from bench.serving import free_port
+from gateway.engines import asgi
 from gateway.engines.embedded import embedded_server
 from gateway.engines.embedded.answers import GREETING
 from gateway.engines.embedded.embedded_server import EmbeddedEngine
-from tests.engines.embedded.rendering import FakeReader, chat, data_url, encoded, png_header, receipt
+from tests.engines.embedded.rendering import FakeReader, chat, encoded, png_header, receipt
+from tests.support import LONG_S, data_url, events_of, listens, python, samples_of, served, until
 from tests.support import asked as wanted
-from tests.support import served, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -41,8 +40,7 @@ async def engine(
     reader = FakeReader() if reader is None else reader
     app = EmbeddedEngine(workers=workers, max_waiting=max_waiting, load=lambda: cast("Reader", reader)).app()
     async with served(app) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
-        while (await http.get("/health")).status_code != 200:
-            pass
+        await until(lambda: healthy(http))
         yield http
 
 
@@ -52,27 +50,27 @@ async def post(http: httpx.AsyncClient, body: bytes, **headers: str) -> httpx.Re
 
 
 async def metrics(http: httpx.AsyncClient) -> dict[str, float]:
-    page = (await http.get("/metrics")).text
     return {
         sample.name.removeprefix("vllm:") + sample.labels.get("finished_reason", ""): sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
+        for sample in samples_of((await http.get("/metrics")).text)
     }
 
 
-async def quiet(http: httpx.AsyncClient, *, within_s: float = 1) -> None:
-    """Wait until nothing runs or waits."""
-    async with asyncio.timeout(within_s):
-        while True:
-            now = await metrics(http)
-            if now["num_requests_running"] == now["num_requests_waiting"] == 0:
-                return
+async def waits(http: httpx.AsyncClient, count: int = 1) -> bool:
+    """Whether so many requests wait."""
+    return (await metrics(http))["num_requests_waiting"] == count
 
 
-def events(text: str) -> list[Any]:
-    blocks = text.strip().split("\n\n")
-    assert blocks.pop() == "data: [DONE]"
-    return [json.loads(block.removeprefix("data: ")) for block in blocks]
+async def idle(http: httpx.AsyncClient) -> bool:
+    """Whether nothing runs or waits."""
+    now = await metrics(http)
+    return now["num_requests_running"] == now["num_requests_waiting"] == 0
+
+
+async def healthy(http: httpx.AsyncClient) -> bool:
+    with contextlib.suppress(httpx.ConnectError):
+        return (await http.get("/health")).status_code == 200
+    return False
 
 
 async def test_the_model_and_version_are_told() -> None:
@@ -131,7 +129,7 @@ async def test_a_stream_has_an_event_for_each_line() -> None:
     async with engine() as http:
         answer = await post(http, chat(BLANK, stream=True, stream_options={"include_usage": True}))
         assert answer.headers["content-type"].startswith("text/event-stream")
-        first, *lines, last, usage = events(answer.text)
+        first, *lines, last, usage = events_of(answer.text)
         assert first["choices"][0]["delta"]["role"] == "assistant"
         assert [line["choices"][0]["delta"]["content"] for line in lines] == ["one", "\ntwo"]
         assert last["choices"][0]["finish_reason"] == "stop"
@@ -156,9 +154,9 @@ async def test_the_token_limit_cuts(stream: bool) -> None:
     reader = FakeReader(["one", "two", "three", "four"], pause_s=0.02)
     async with engine(reader) as http:
         answer = await post(http, chat(BLANK, max_tokens=2, stream=stream))
-        await quiet(http)
+        await until(lambda: idle(http))
         assert reader.read <= 3
-        choice = (events(answer.text)[-1] if stream else answer.json())["choices"][0]
+        choice = (events_of(answer.text)[-1] if stream else answer.json())["choices"][0]
         assert choice["finish_reason"] == "length"
         assert (await metrics(http))["request_success_totallength"] == 1
 
@@ -171,7 +169,7 @@ async def test_without_an_image_there_is_a_greeting_at_once() -> None:
             answer = (await post(http, json.dumps(body).encode())).json()
             assert answer["choices"][0]["message"]["content"] == GREETING
         answer = await post(http, chat(stream=True))
-        assert events(answer.text)[1]["choices"][0]["delta"]["content"] == GREETING
+        assert events_of(answer.text)[1]["choices"][0]["delta"]["content"] == GREETING
     assert reader.detected == 0
 
 
@@ -181,7 +179,7 @@ async def test_a_blank_image_has_an_empty_answer(stream: bool) -> None:
         answer = await post(http, chat(BLANK, stream=stream))
         assert answer.status_code == 200
         if stream:
-            assert len(events(answer.text)) == 2
+            assert len(events_of(answer.text)) == 2
         else:
             assert answer.json()["choices"][0]["message"]["content"] == ""
 
@@ -284,11 +282,11 @@ async def test_refusals_have_vllms_shape(body: bytes, status: int, kind: str) ->
         error = answer.json()["error"]
         assert (answer.status_code, error["type"], error["code"]) == (status, kind, status)
         assert error["message"]
-        await quiet(http)
+        await until(lambda: idle(http))
 
 
 async def test_too_large_a_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded_server, "MAX_BODY_BYTES", 100)
+    monkeypatch.setattr(asgi, "MAX_BODY_BYTES", 100)
     async with engine() as http:
         assert (await post(http, chat(BLANK))).status_code == 413
 
@@ -304,8 +302,7 @@ async def test_a_full_queue_is_503() -> None:
     gate = threading.Event()
     async with engine(FakeReader(gate=gate), max_waiting=1) as http:
         held = [asyncio.create_task(post(http, chat(BLANK))) for _ in range(2)]
-        while (await metrics(http))["num_requests_waiting"] != 1:
-            pass
+        await until(lambda: waits(http))
         assert (await post(http, chat(BLANK))).status_code == 503
         gate.set()
         assert [(await task).status_code for task in held] == [200, 200]
@@ -316,10 +313,10 @@ async def test_a_failure_is_500_and_says_nothing_of_the_document(caplog: pytest.
         answer = await post(http, chat(BLANK))
         assert answer.status_code == 500
         assert "secret" not in answer.text
-        streamed = events((await post(http, chat(BLANK, stream=True))).text)
+        streamed = events_of((await post(http, chat(BLANK, stream=True))).text)
         assert streamed[1]["choices"][0]["delta"]["content"] == "one"
         assert streamed[-1]["error"]["code"] == 500
-        await quiet(http)
+        await until(lambda: idle(http))
         assert (await metrics(http))["request_success_totalerror"] == 2
 
 
@@ -330,7 +327,7 @@ async def test_a_client_that_leaves_ends_its_work(stream: bool) -> None:
         leaving = asyncio.create_task(post(http, chat(BLANK, stream=stream)))
         await until(lambda: reader.read > 2)
         leaving.cancel()
-        await quiet(http)
+        await until(lambda: idle(http))
         assert (await metrics(http))["request_success_totalabort"] == 1
 
 
@@ -340,16 +337,13 @@ async def test_a_client_that_leaves_the_queue_is_never_read() -> None:
     async with engine(reader) as http:
         running = asyncio.create_task(post(http, chat(BLANK)))
         await until(lambda: reader.detected == 1)
-        waiting = asyncio.create_task(post(http, chat(BLANK)))
-        while (await metrics(http))["num_requests_waiting"] != 1:
-            pass
-        waiting.cancel()
-        async with asyncio.timeout(1):
-            while (await metrics(http))["num_requests_waiting"]:
-                pass
+        left = asyncio.create_task(post(http, chat(BLANK)))
+        await until(lambda: waits(http))
+        left.cancel()
+        await until(lambda: waits(http, 0))
         gate.set()
         assert (await running).status_code == 200
-        await quiet(http)
+        await until(lambda: idle(http))
     assert reader.detected == 1
 
 
@@ -362,7 +356,7 @@ async def test_a_client_that_leaves_within_its_body_is_forgotten() -> None:
         writer.close()
         await writer.wait_closed()
         assert (await post(http, chat(BLANK))).status_code == 200
-        await quiet(http)
+        await until(lambda: idle(http))
 
 
 async def test_a_real_receipt_over_http(reader: Reader) -> None:
@@ -371,30 +365,18 @@ async def test_a_real_receipt_over_http(reader: Reader) -> None:
         assert "Total 8.25" in answer["choices"][0]["message"]["content"]
 
 
-@contextlib.contextmanager
-def process(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "gateway.engines.embedded", *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, **options) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-async def ready(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(60):
-        while (await http.get("/health")).status_code != 200:
-            pass
+def process(*arguments: object, **options: Any) -> contextlib.AbstractContextManager[Popen[bytes]]:
+    return python("-m", "gateway.engines.embedded", *arguments, stdin=PIPE, stderr=PIPE, **options)
 
 
 @pytest.mark.parametrize("end", ["stdin", "SIGTERM", "SIGINT"])
 async def test_it_serves_an_inherited_socket_and_dies_quietly_with_its_parent_or_by_signal(end: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        arguments = ("--fd", str(listener.fileno()), "--exit-with-stdin", "--workers", "1", "--model", "m")
+        arguments = ("--fd", listener.fileno(), "--exit-with-stdin", "--workers", 1, "--model", "m")
         with process(*arguments, pass_fds=[listener.fileno()]) as child:
-            await ready(url)
-            async with httpx.AsyncClient(base_url=url) as http:
+            async with httpx.AsyncClient(base_url=url, timeout=LONG_S) as http:
+                await until(lambda: healthy(http))
                 answer = await post(http, chat(receipt(), model="m"))
                 assert "CORNER BAKERY" in answer.text
             assert child.stdin is not None
@@ -402,23 +384,17 @@ async def test_it_serves_an_inherited_socket_and_dies_quietly_with_its_parent_or
                 child.stdin.close()
             else:
                 child.send_signal(getattr(signal, end))
-            assert await asyncio.to_thread(child.wait, 20) == 0
+            assert await asyncio.to_thread(child.wait, LONG_S) == 0
             assert child.stderr is not None
             assert child.stderr.read() == b""
 
 
 async def test_sigterm_ends_it_even_while_it_loads() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with process("--port", str(port)) as child:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http, asyncio.timeout(60):
-            while True:
-                with contextlib.suppress(httpx.ConnectError):
-                    await http.get("/health")
-                    break
-                await asyncio.sleep(0.05)
-        os.kill(child.pid, signal.SIGTERM)
-        assert await asyncio.to_thread(child.wait, 20) == 0
+    port = free_port()
+    with process("--port", port) as child:
+        await until(lambda: listens(port))
+        child.terminate()
+        assert await asyncio.to_thread(child.wait, LONG_S) == 0
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def test_a_plain_request() -> None:
     assert request.images == (PICTURE, PICTURE)
     assert (request.stream, request.include_usage, request.max_tokens) == (False, False, 7)
     assert request.prompt_tokens == 3 + 2 * 6
-    assert (request.tool, request.tool_required) == (None, False)
+    assert (request.tool, request.finish_reason) == (None, "stop")
 
 
 def test_a_stream_with_usage() -> None:
@@ -37,11 +37,12 @@ def test_no_model_is_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "required"), [("required", True), ({"type": "function", "function": {"name": "save"}}, False)]
+    ("choice", "reason"),
+    [("required", "tool_calls"), ({"type": "function", "function": {"name": "save"}}, "stop")],
 )
-def test_a_forced_tool_is_key_value(choice: Any, required: bool) -> None:
+def test_a_forced_tool_is_key_value(choice: Any, reason: str) -> None:
     request = parse(chat(PICTURE, prompt="x", tools=[TOOL], tool_choice=choice), "glm-ocr")
-    assert (request.task, request.tool, request.tool_required) == ("key-value", "save", required)
+    assert (request.task, request.tool, request.finish_reason) == ("key-value", "save", reason)
     assert request.schema == {"properties": {"a": {}}}
 
 

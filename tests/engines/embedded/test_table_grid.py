@@ -3,12 +3,12 @@ from __future__ import annotations
 from hypothesis import given
 
 from gateway.engines.embedded.lines import Box
-from gateway.engines.embedded.table_grid import Cell, Read, Row, grid, html_row, markdown_row, records
+from gateway.engines.embedded.table_grid import Cell, CellText, Row, grid, html_row, markdown_row, records
 from tests.engines.embedded.test_lines import BOXES, line
 
 
 def read(*texts: str) -> Row:
-    return [Read(column, 1, text) for column, text in enumerate(texts) if text]
+    return [CellText(column, 1, text) for column, text in enumerate(texts) if text]
 
 
 def test_a_cell_ends_behind_its_span() -> None:
@@ -76,7 +76,7 @@ def test_a_wrapped_row_is_joined() -> None:
 
 
 def test_a_units_line_below_a_header_is_joined() -> None:
-    lines = [read("Name", "Weight"), [Read(1, 1, "(kg)")], read("Bolt", "3")]
+    lines = [read("Name", "Weight"), [CellText(1, 1, "(kg)")], read("Bolt", "3")]
     assert list(records(lines)) == [read("Name", "Weight (kg)"), read("Bolt", "3")]
 
 
@@ -87,14 +87,14 @@ def test_section_headings_and_full_rows_are_not_joined() -> None:
 
 
 def test_a_line_under_an_empty_cell_is_not_joined() -> None:
-    lines = [[Read(0, 1, "A"), Read(1, 1, "")], [Read(1, 1, "note")]]
+    lines = [[CellText(0, 1, "A"), CellText(1, 1, "")], [CellText(1, 1, "note")]]
     assert list(records(lines)) == lines
 
 
 def test_html_escapes_and_fills() -> None:
-    row = [Read(1, 2, "a < b & c")]
+    row = [CellText(1, 2, "a < b & c")]
     assert html_row(row, 4) == '<tr><td></td><td colspan="2">a &lt; b &amp; c</td><td></td></tr>'
 
 
 def test_markdown_escapes_and_fills() -> None:
-    assert markdown_row([Read(1, 2, "a|b")], 3) == r"|  | a\|b |  |"
+    assert markdown_row([CellText(1, 2, "a|b")], 3) == r"|  | a\|b |  |"

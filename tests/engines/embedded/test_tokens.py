@@ -24,27 +24,27 @@ def test_images_count_by_patches(size: tuple[int, int], tokens: int) -> None:
 
 def test_a_budget_without_a_limit_takes_all() -> None:
     budget = TokenBudget(None)
-    assert budget.take("one two") == "one two"
+    assert budget.spend("one two") == "one two"
     assert (budget.used, budget.exhausted) == (2, False)
 
 
 def test_a_budget_cuts_at_its_limit() -> None:
     budget = TokenBudget(3)
-    assert budget.take("one two") == "one two"
-    assert budget.take("\nthree four") == "\nthree"
+    assert budget.spend("one two") == "one two"
+    assert budget.spend("\nthree four") == "\nthree"
     assert (budget.used, budget.exhausted) == (3, True)
 
 
 def test_an_exactly_spent_budget_is_exhausted() -> None:
     budget = TokenBudget(2)
-    assert budget.take("one two ") == "one two "
+    assert budget.spend("one two ") == "one two "
     assert budget.exhausted
-    assert budget.take("three") == ""
+    assert budget.spend("three") == ""
 
 
 @given(st.text(), st.integers(1, 20))
 def test_no_more_than_the_limit_is_let_through(text: str, limit: int) -> None:
     budget = TokenBudget(limit)
-    taken = budget.take(text)
+    taken = budget.spend(text)
     assert text.startswith(taken)
     assert count_tokens(taken) == budget.used == min(limit, count_tokens(text))

@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway.engines.simulated.completion_request import SimulatedRequest
-from gateway.engines.simulated.runner import Runner
+from gateway.engines.simulated.runner import Runner, SimulatedJob
 from gateway.engines.simulated.step_model import Fit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from gateway.engines.simulated.runner import SimulatedJob
 
 H100 = Fit.builtin("h100-9b")
 
@@ -72,6 +71,18 @@ async def test_an_answer_comes_in_steps_and_accounts_for_each() -> None:
         first, inter, whole = counts.latencies
         assert (sum(first.counts), sum(inter.counts), sum(whole.counts)) == (1, drafts, 1)
         assert first.total + inter.total == pytest.approx(whole.total)
+
+
+@pytest.mark.parametrize("cuts", [[0, 25], [0, 1, 2, 9, 10, 11, 25]])
+def test_pieces_join_to_the_same_text_which_says_that_it_is_simulated(cuts: list[int]) -> None:
+    job, text = SimulatedJob(0, 0.0, "length"), ""
+    for sent, job.tokens in itertools.pairwise(cuts):
+        text += job.text(sent)
+    assert text == job.text()
+    assert text.count("simulated") == 3
+    # The token by which an answer ends of itself is no text.
+    job.finish_reason = "stop"
+    assert (job.text(24), job.text(23)) == ("", " simulated")
 
 
 async def test_a_stream_interval_holds_tokens_back_but_for_the_first_and_the_last() -> None:

@@ -5,24 +5,22 @@ import contextlib
 import http.client
 import json
 import signal
-import socket
 import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx
 import openai
 import pytest
 
 from bench.serving import free_port
-from gateway.engines.simulated import simulated_server
+from gateway.engines import asgi
 from gateway.engines.simulated.simulated_server import GARBAGE, SimulatedEngine
 from gateway.engines.simulated.step_model import Fit
 from gateway.wire.vllm.engine import EngineReading, is_stopping, read_metrics, read_speculation, read_work
-from tests.support import asked, chat, served
+from tests.support import LONG_S, asked, chat, events_of, listens, python, served, until, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -50,10 +48,9 @@ async def fault(client: httpx.AsyncClient, kind: str, **options: Any) -> None:
     assert answer.json()["simulated"] is True
 
 
-def events(text: str) -> list[Any]:
-    *blocks, done, rest = text.split("\n\n")
-    assert (done, rest) == ("data: [DONE]", "")
-    return [json.loads(block.removeprefix("data: ")) for block in blocks]
+async def runs(client: httpx.AsyncClient, count: int = 1) -> bool:
+    """Whether it works on so many requests."""
+    return (await reading(client)).running == count
 
 
 async def test_a_chat_stream_is_vllms() -> None:
@@ -61,7 +58,7 @@ async def test_a_chat_stream_is_vllms() -> None:
         body = chat("Table Recognition:", stream=True, stream_options={"include_usage": True}, max_tokens=60)
         answer = await client.post(CHAT, json=body, headers={"x-request-id": "mine"})
         assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-        first, *pieces, usage = events(answer.text)
+        first, *pieces, usage = events_of(answer.text)
         assert {event["id"] for event in (first, *pieces, usage)} == {"chatcmpl-mine"}
         assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
         counts = [len(piece["choices"][0]["delta"]["content"].split()) for piece in pieces]
@@ -135,7 +132,7 @@ async def test_refusals_are_vllms(
     monkeypatch: pytest.MonkeyPatch, body: bytes, status: int, said: str
 ) -> None:
     if status == 413:
-        monkeypatch.setattr(simulated_server, "MAX_BODY_BYTES", 100)
+        monkeypatch.setattr(asgi, "MAX_BODY_BYTES", 100)
     async with engine() as client:
         answer = await client.post(CHAT, content=body)
         assert answer.status_code == status
@@ -148,12 +145,10 @@ async def test_refusals_are_vllms(
 async def test_a_client_that_leaves_is_aborted(stream: bool) -> None:
     async with engine(time_scale=STILL) as client:
         asking = asyncio.create_task(client.post(CHAT, json=chat(stream=stream)))
-        while (await reading(client)).running != 1:
-            assert not asking.done()
+        await until(lambda: runs(client))
         asking.cancel()
-        while (seen := await reading(client)).running:
-            pass
-        assert seen.finished == 1
+        await until(lambda: runs(client, 0))
+        assert (await reading(client)).finished == 1
         with contextlib.suppress(asyncio.CancelledError):
             await asking
 
@@ -161,11 +156,11 @@ async def test_a_client_that_leaves_is_aborted(stream: bool) -> None:
 async def test_many_streams_at_once() -> None:
     async with engine(time_scale=200) as client:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=client.base_url, limits=limits, timeout=60) as crowd:
+        async with httpx.AsyncClient(base_url=client.base_url, limits=limits, timeout=LONG_S) as crowd:
             answers = await asyncio.gather(
                 *(crowd.post(CHAT, json=chat(image=None, stream=True, max_tokens=20)) for _ in range(100))
             )
-        assert all(events(answer.text)[-1]["choices"][0]["finish_reason"] for answer in answers)
+        assert all(events_of(answer.text)[-1]["choices"][0]["finish_reason"] for answer in answers)
         seen = await reading(client)
         assert (seen.running, seen.waiting, seen.finished) == (0, 0, 100)
 
@@ -203,8 +198,7 @@ async def test_draining_finishes_what_is_in_flight() -> None:
     async with engine() as client:
         await fault(client, "sleep")
         asking = asyncio.create_task(client.post(CHAT, json=chat()))
-        while (await reading(client)).running != 1:
-            assert not asking.done()
+        await until(lambda: runs(client))
         await fault(client, "drain")
         refused = await client.post(CHAT, json=chat())
         assert refused.status_code == 500
@@ -222,8 +216,7 @@ async def test_it_sleeps_and_wakes() -> None:
     async with engine() as client:
         await fault(client, "sleep")
         asking = asyncio.create_task(client.post(CHAT, json=chat()))
-        while (await reading(client)).running != 1:
-            assert not asking.done()
+        await until(lambda: runs(client))
         assert (await reading(client)).awake is False
         assert (await client.get("/health")).status_code == 200
         await fault(client, "none")
@@ -299,30 +292,18 @@ async def test_it_dies() -> None:
 @contextlib.contextmanager
 def process(*options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     port = free_port()
-    command = [sys.executable, "-m", "gateway.cli", "simulated-engine", "--port", str(port), *options]
-    running = subprocess.Popen(command, stderr=subprocess.PIPE)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        end = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=10).close()
-                break
-            except urllib.error.URLError:
-                assert running.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.05)
-        yield url, running
-    finally:
-        running.kill()
-        running.communicate()
+    command = ("-m", "gateway.cli", "simulated-engine", "--port", port, *options)
+    with python(*command, stderr=subprocess.PIPE) as running:
+        wait_until(lambda: listens(port) or running.poll() is not None)
+        assert running.poll() is None
+        yield f"http://127.0.0.1:{port}", running
 
 
 def ask(url: str, body: dict[str, Any]) -> http.client.HTTPResponse:
     request = urllib.request.Request(
         f"{url}{CHAT}", json.dumps(body).encode(), {"content-type": "application/json"}
     )
-    answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=60)
+    answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=LONG_S)
     return answer
 
 
@@ -349,8 +330,7 @@ def test_what_outlasts_the_shutdown_timeout_gets_no_end() -> None:
         streamed(url, tokens=9000) as answer,
     ):
         running.send_signal(signal.SIGTERM)
-        while listens(url):
-            pass
+        wait_until(lambda: not listens(urlsplit(url).port or 0))
         assert running.poll() is None
         running.kill()
         with pytest.raises(http.client.IncompleteRead):
@@ -360,17 +340,9 @@ def test_what_outlasts_the_shutdown_timeout_gets_no_end() -> None:
 def test_a_second_ctrl_c_waits_for_nobody() -> None:
     with process("--time-scale", "0.1") as (url, running), streamed(url, tokens=9000):
         running.send_signal(signal.SIGINT)
-        while not refusal(url):
-            pass
+        wait_until(lambda: refusal(url))
         running.send_signal(signal.SIGINT)
-        assert running.wait(30) == 0
-
-
-def listens(url: str) -> bool:
-    with contextlib.suppress(ConnectionRefusedError, ConnectionResetError):  # reset: while it closes
-        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))).close()
-        return True
-    return False
+        assert running.wait(LONG_S) == 0
 
 
 def test_sigterm_lets_it_finish_what_is_in_flight() -> None:
@@ -378,12 +350,10 @@ def test_sigterm_lets_it_finish_what_is_in_flight() -> None:
         with streamed(url, tokens=1000) as answer:
             running.send_signal(signal.SIGTERM)
             # It listens, is well, and fails what is new: a live test sees vLLM do so.
-            while not (refused := refusal(url)):
-                pass
-            assert is_stopping(refused)
-            urllib.request.urlopen(f"{url}/health", timeout=10).close()
+            assert is_stopping(wait_until(lambda: refusal(url)))
+            urllib.request.urlopen(f"{url}/health", timeout=LONG_S).close()
             assert answer.read().decode().endswith("data: [DONE]\n\n")
-        _, log = running.communicate(timeout=60)
+        _, log = running.communicate(timeout=LONG_S)
         assert running.returncode == 0
         assert all("simulated engine" in line for line in log.decode().splitlines())
 
@@ -391,8 +361,8 @@ def test_sigterm_lets_it_finish_what_is_in_flight() -> None:
 def test_a_process_told_to_die_dies_at_once() -> None:
     with process() as (url, running):
         with pytest.raises((urllib.error.URLError, ConnectionError)):
-            urllib.request.urlopen(f"{url}/faults", b'{"kind": "die"}', timeout=30)
-        assert running.wait(30) == 1
+            urllib.request.urlopen(f"{url}/faults", b'{"kind": "die"}', timeout=LONG_S)
+        assert running.wait(LONG_S) == 1
 
 
 async def test_a_response_is_vllms() -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.fit import ROUTES, Figure, curves, figures, report
 from bench.serving import ROOT
 from gateway.engines.simulated.step_model import Depths, Fit, RouteShape, builtin_fits, throughput
 from gateway.errors import ConfigError
+from tests.engines.simulated.published import ROUTES, Figure, curves, figures, report
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model import Speculation
+from gateway.model import Speculation, SpeculationFault
 from gateway.policy.account.acceptance import (
     Recent,
     Sample,
     Source,
     added,
     are_merged,
+    fault_of,
     gain,
     is_step_by_step,
     of_answer,
@@ -89,6 +90,21 @@ def test_the_end_throws_less_than_a_tenth_of_the_answer_away_and_half_of_that_on
 def test_what_an_engine_tells_of_more_drafts_than_tokens_is_not_taken() -> None:
     lie = Speculation(2**51, 2**51, 2**52, (2**51,))
     assert of_answer(lie, completion_tokens=301, steps=111, depth=3) is None
+
+
+def test_what_is_no_figure_is_as_good_as_nothing() -> None:
+    for fault in SpeculationFault:
+        assert of_answer(fault, completion_tokens=301, steps=111, depth=3) == of_answer(
+            None, completion_tokens=301, steps=111, depth=3
+        )
+
+
+def test_it_is_told_why_an_answers_figures_are_none() -> None:
+    assert fault_of(SpeculationFault.FORMAT, 301) is SpeculationFault.FORMAT
+    assert fault_of(TOLD, 109) is SpeculationFault.DRAFTS_OVER_TOKENS
+    assert fault_of(TOLD, 110) is None
+    assert fault_of(TOLD, 0) is None  # nobody knows the length
+    assert fault_of(None, 301) is None
 
 
 @given(st.lists(speculations, min_size=1, max_size=8))

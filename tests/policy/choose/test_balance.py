@@ -80,6 +80,43 @@ def test_it_comes_back_with_time() -> None:
         assert name(chosen(unfit, now=later)) == "a"
 
 
+@given(
+    rests_until=st.floats(0, 30),
+    breaker=st.builds(Breaker, st.sampled_from(Phase), since=st.floats(0, 30)),
+    back_since=st.floats(0, 30),
+    fresh=st.integers(0, 600),
+    now=st.floats(0, 50),
+)
+def test_it_is_known_when_time_makes_it_available(
+    rests_until: float, breaker: Breaker, back_since: float, fresh: int, now: float
+) -> None:
+    unfit = view("a", rests_until=rests_until, breaker=breaker, back_since=back_since, fresh=fresh)
+    at = unfit.available_at(now, RULES)
+    if at == math.inf:
+        later = [unfit.fitness(now + seconds, RULES) for seconds in (0.0, 0.5, 3.0, 100.0)]
+        assert len(set(later)) == 1
+    else:
+        assert at > now
+        before, after = unfit.fitness(math.nextafter(at, 0.0), RULES), unfit.fitness(at, RULES)
+        assert before is Fitness.RESTING
+        # A half-open breaker waits for its probes.
+        probing = breaker.at(at, RULES).phase is Phase.HALF_OPEN and fresh >= RULES.probes
+        assert after is (Fitness.RESTING if probing else Fitness.FREE)
+
+
+def test_a_board_knows_which_is_available_first() -> None:
+    views = [
+        view("a", rests_until=5.0),
+        view("b", breaker=Breaker(Phase.OPEN, since=-6.0)),
+        view("c", up=False, rests_until=2.0),
+        view("d"),
+    ]
+    board = Board(views, [(True,)] * len(views), 1)
+    assert board.available_at(0.0, RULES) == 4.0
+    assert board.available_at(4.0, RULES) == 5.0
+    assert board.available_at(5.0, RULES) == math.inf
+
+
 def test_a_replica_keeps_its_share_of_a_full_engine() -> None:
     full = view("a", load=100, share=50)
     assert chosen(full).reason is Fitness.HELD

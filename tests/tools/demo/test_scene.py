@@ -20,7 +20,7 @@ LONG_S = 240
 ROUTES = ("text", "key-value", "table")
 
 
-def read(url: str) -> watch.Reading:
+def read(url: str) -> watch.MetricsReading:
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as page:
         return watch.read(page.read().decode(), time.monotonic())
 
@@ -35,7 +35,7 @@ def depths_in_turn(url: str, at_least: int) -> Iterator[dict[str, list[int]]]:
     while True:
         now = read(url)
         for route, found in depths.items():
-            told = watch.lately(route, before[route], now)
+            told = watch.recent(route, before[route], now)
             if told.requests >= at_least:
                 before[route] = now
                 if told.depth is not None and told.share > 0.6 and found[-1:] != [told.depth]:

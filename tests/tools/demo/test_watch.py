@@ -4,7 +4,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from gateway.tools.demo import demo_load, watch
-from gateway.tools.demo.watch import Lately, Lines, Reading, lately
+from gateway.tools.demo.watch import MetricsReading, RecentRequests, StatusLines, recent
 from tests.support import until
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ ocr_gateway_engine_in_flight{engine="e",pool="mtp3",route="text"} 3
 """
 
 
-def reading(at: float, chosen: dict[tuple[str, int], int], **counts: float) -> Reading:
+def reading(at: float, chosen: dict[tuple[str, int], int], **counts: float) -> MetricsReading:
     drafts, accepted = int(counts.get("drafts", 0)), int(counts.get("accepted", 0))
-    return Reading(
+    return MetricsReading(
         at,
         Counter(chosen),
         Counter(text=drafts),
@@ -60,13 +60,13 @@ async def test_the_gateways_own_page_is_read(running: Running) -> None:
 def test_a_route_is_told_by_what_changed() -> None:
     before = reading(0, {("text", 3): 10, ("text", 0): 5}, drafts=10, accepted=10)
     now = reading(5, {("text", 3): 11, ("text", 0): 8, ("table", 1): 9}, drafts=30, accepted=60)
-    assert lately("text", before, now) == Lately(0, 0.75, 4, 1 + 50 / 20)
-    assert lately("table", before, now) == Lately(1, 1.0, 9, None)
-    assert lately("key-value", before, now) == Lately(None, 0.0, 0, None)
+    assert recent("text", before, now) == RecentRequests(0, 0.75, 4, 1 + 50 / 20)
+    assert recent("table", before, now) == RecentRequests(1, 1.0, 9, None)
+    assert recent("key-value", before, now) == RecentRequests(None, 0.0, 0, None)
 
 
 def test_lines_tell_of_the_window_and_all_say_simulated() -> None:
-    lines = Lines(["text", "table"], window_s=10)
+    lines = StatusLines(["text", "table"], window_s=10)
     heading, first = lines.next(reading(100, {}))
     assert heading.split() == ["simulated", "time", "load", "|", "text", "|", "table", "|", "tokens/s"]
     assert first.split() == ["simulated", "0:00", "0", "|", "-", "|", "-", "|", "0"]
@@ -85,5 +85,5 @@ def test_lines_tell_of_the_window_and_all_say_simulated() -> None:
 
 
 def test_the_heading_comes_again() -> None:
-    lines = Lines(["text"], window_s=10)
+    lines = StatusLines(["text"], window_s=10)
     assert sum(len(lines.next(reading(at, {}))) for at in range(41)) == 41 + 3

@@ -2,14 +2,14 @@ import json
 
 import pytest
 
-from gateway.tools.ocr.document_result import SUFFIXES, Answer, described
+from gateway.tools.ocr.document_result import SUFFIXES, DocumentResult, described
 from tests.tools.ocr.stub import page
 
 REST = {"model": "glm-ocr", "document_annotation": None, "usage_info": {"pages_processed": 2}}
 
 
-def answer(broken: int = -1) -> Answer:
-    return Answer(3, {index: page(index, broken=index == broken) for index in (2, 0, 1)}, REST)
+def answer(broken: int = -1) -> DocumentResult:
+    return DocumentResult(3, {index: page(index, broken=index == broken) for index in (2, 0, 1)}, REST)
 
 
 def test_pages_stand_in_their_order() -> None:
@@ -36,12 +36,12 @@ def test_a_page_that_could_not_be_read_is_named_in_its_place(kind: str) -> None:
 
 @pytest.mark.parametrize("message", ["--> <b>", "---->>", "--->", "--!>"])
 def test_a_comment_cannot_be_left_from_within(message: str) -> None:
-    found = Answer(1, {0: {"markdown": "", "error": {"message": message}}}, REST)
+    found = DocumentResult(1, {0: {"markdown": "", "error": {"message": message}}}, REST)
     assert found.rendered("markdown").decode().count(">") == 1
 
 
 def test_text_that_is_no_unicode_is_written_all_the_same() -> None:
-    found = Answer(1, {0: {"index": 0, "markdown": "a\ud800b"}}, REST)
+    found = DocumentResult(1, {0: {"index": 0, "markdown": "a\ud800b"}}, REST)
     for kind in SUFFIXES:
         assert b"a" in found.rendered(kind)
 
@@ -60,6 +60,8 @@ def test_errors_are_told_in_words(error: object, words: str) -> None:
 
 
 def test_values_that_could_not_be_read_are_named() -> None:
-    found = Answer(1, {0: page(0)}, {**REST, "document_annotation_error": {"message": "no engine is up"}})
+    found = DocumentResult(
+        1, {0: page(0)}, {**REST, "document_annotation_error": {"message": "no engine is up"}}
+    )
     assert found.failures() == ["values of the schema: no engine is up"]
     assert found.broken() == []

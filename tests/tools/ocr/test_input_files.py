@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.tools.ocr.input_files import Document, find, targets
+from gateway.tools.ocr.input_files import InputDocument, find, targets
 from tests.support import in_every_format, picture
 from tests.tools.ocr.stub import document
 
@@ -100,7 +100,7 @@ class TestTarget:
     def setup_method(self) -> None:
         self.old, self.new = 1_000_000_000, 1_000_000_100
 
-    def made(self, folder: Path) -> tuple[Document, Path]:
+    def made(self, folder: Path) -> tuple[InputDocument, Path]:
         path = document(folder, "a.pdf")
         os.utime(path, (self.old, self.old))
         return find([path], recursive=False)[0], folder / "out"

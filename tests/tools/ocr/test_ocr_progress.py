@@ -4,14 +4,10 @@ import io
 
 import pytest
 
-from gateway.tools.ocr.document_result import Answer
-from gateway.tools.ocr.ocr_progress import Show, Tally
+from gateway.tools.ocr.document_result import DocumentResult
+from gateway.tools.ocr.ocr_progress import DocumentTally, ProgressBar
 from tests.tools.ocr.stub import page
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.tools.support import Terminal
 
 
 class Clock:
@@ -21,16 +17,16 @@ class Clock:
         return self.now
 
 
-def read(*indices: int, expected: int = 4, broken: int = -1) -> Answer:
-    return Answer(expected, {index: page(index, broken=index == broken) for index in indices})
+def read(*indices: int, expected: int = 4, broken: int = -1) -> DocumentResult:
+    return DocumentResult(expected, {index: page(index, broken=index == broken) for index in indices})
 
 
 def test_a_tally_adds_up() -> None:
-    tally = Tally(4)
+    tally = DocumentTally(4)
     assert (tally.done, tally.share) == (0, 0.0)
     tally.skip("a.pdf")
     tally.under_way["b.pdf"] = read(0, 1)
-    tally.under_way["c.pdf"] = Answer()
+    tally.under_way["c.pdf"] = DocumentResult()
     assert (tally.done, tally.share) == (1, (1 + 0.5) / 4)
     tally.finish("b.pdf", read(0, 1, 2, 3, broken=2))
     tally.fail("c.pdf", "is encrypted")
@@ -49,8 +45,8 @@ def test_a_tally_adds_up() -> None:
 
 
 def test_an_empty_tally_divides_by_nothing() -> None:
-    assert Tally(0).share == 0.0
-    assert list(Tally(1).summary(0.0)) == ["0 documents read; 0 pages in 0.0 s, 0.0 pages/s"]
+    assert DocumentTally(0).share == 0.0
+    assert list(DocumentTally(1).summary(0.0)) == ["0 documents read; 0 pages in 0.0 s, 0.0 pages/s"]
 
 
 @pytest.fixture
@@ -61,8 +57,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_terminal_shows_a_bar_of_one_line_which_goes_in_the_end(clock: Clock) -> None:
-    stream, tally = Terminal(), Tally(2)
-    with Show(stream, tally, clock) as show:
+    stream, tally = Terminal(), DocumentTally(2)
+    with ProgressBar(stream, tally, clock) as show:
         tally.under_way["scan\x1b[2J of a long name that goes on and on and on.pdf"] = read(0, 1)
         clock.now += 2.0
         show.update()
@@ -87,7 +83,7 @@ def test_elsewhere_each_document_is_a_line(
     stream: io.StringIO, term: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", term)
-    with Show(stream, Tally(1), clock) as show:
+    with ProgressBar(stream, DocumentTally(1), clock) as show:
         show.update()
         show.line("a.pdf: 3 pages")
     assert stream.getvalue() == "a.pdf: 3 pages\n"

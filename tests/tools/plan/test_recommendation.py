@@ -1,27 +1,25 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from gateway.policy.choose.composition import Advice, Kind, Load, Market, advise
-from gateway.policy.choose.gain import Curve
+from gateway.policy.choose.composition import Advice, advise
+from gateway.policy.choose.fleet_model import EngineKind, FleetModel, LoadHistogram
 from gateway.tools.plan.engine_kinds import Measured
-from gateway.tools.plan.recommendation import Words
+from gateway.tools.plan.recommendation import FleetReport
+from tests.policy.choose.test_fleet_model import curve
 
-LOADS = (1, 4, 10, 24, 40, 64, 100, 160, 256)
+if TYPE_CHECKING:
+    from gateway.policy.choose.gain import Curve
+
 MTP3 = {"method": "mtp", "num_speculative_tokens": 3}
 MTP1 = {"method": "mtp", "num_speculative_tokens": 1}
 OWN = {**MTP3, "num_speculative_tokens_per_batch_size": [[1, 24, 3], [25, 256, 0]]}
-BREATHING = Load(np.array([0.8, 0.1, 0.1]), np.array([[2.0, 1.0], [100.0, 100.0], [0.0, 0.0]]))
-QUIET = Load(np.array([1.0]), np.array([[2.0, 1.0]]))
-
-
-def curve(constant: float, linear: float, square: float, error: float) -> Curve:
-    times = {n: constant + linear * n + square * n * n for n in LOADS}
-    return Curve([(n, n / time, error * n / time) for n, time in times.items()])
+BREATHING = LoadHistogram(np.array([0.8, 0.1, 0.1]), np.array([[2.0, 1.0], [100.0, 100.0], [0.0, 0.0]]))
+QUIET = LoadHistogram(np.array([1.0]), np.array([[2.0, 1.0]]))
 
 
 def deep(error: float = 0.01) -> tuple[Curve, Curve]:
@@ -35,22 +33,24 @@ def plain(error: float = 0.01) -> tuple[Curve, Curve]:
 def advised(
     configs: dict[str, Any],
     curves: list[tuple[Curve, Curve]],
-    load: Load = BREATHING,
+    load: LoadHistogram = BREATHING,
     engines: int = 2,
     *,
     simulated: bool = True,
-) -> tuple[Words, Advice]:
-    kinds = tuple(Kind(name, mine) for name, mine in zip(configs, curves, strict=True))
+) -> tuple[FleetReport, Advice]:
+    kinds = tuple(EngineKind(name, mine) for name, mine in zip(configs, curves, strict=True))
     measured = Measured(("text", "table"), kinds, configs, simulated, "glm-ocr, H100", ("mind the step",))
-    return Words(measured), advise(Market(kinds, 256, (1.0, 1.0)), load, engines, np.random.default_rng(1))
+    return FleetReport(measured), advise(
+        FleetModel(kinds, 256, (1.0, 1.0)), load, engines, np.random.default_rng(1)
+    )
 
 
 TWO: dict[str, Any] = {"mtp3": MTP3, "plain": {}}
 
 
 def test_the_answer_stands_first_with_its_numbers() -> None:
-    words, advice = advised(TWO, [deep(), plain()])
-    first, *_ = words.report(advice, BREATHING, "day.csv").splitlines()
+    report, advice = advised(TWO, [deep(), plain()])
+    first, *_ = report.text(advice, BREATHING, "day.csv").splitlines()
     assert first.startswith("With 2 engines: 1 at depth 3, 1 plain: ")
     assert f"{advice.chosen.rate:,.0f} tokens/s on average over this load (simulated profiles), +" in first
     assert "% over two at depth 3, +" in first
@@ -59,21 +59,21 @@ def test_the_answer_stands_first_with_its_numbers() -> None:
 
 
 def test_simulated_and_measured_are_told_apart_throughout() -> None:
-    words, advice = advised(TWO, [deep(), plain()])
-    text = words.report(advice, BREATHING, "day.csv")
+    report, advice = advised(TWO, [deep(), plain()])
+    text = report.text(advice, BREATHING, "day.csv")
     assert "measured profiles" not in text
     assert text.count("simulated") >= 4
-    assert words.as_json(advice, BREATHING, "day.csv")["profiles"] == "simulated"
-    words, advice = advised(TWO, [deep(), plain()], simulated=False)
-    text = words.report(advice, BREATHING, "day.csv")
+    assert report.as_json(advice, BREATHING, "day.csv")["profiles"] == "simulated"
+    report, advice = advised(TWO, [deep(), plain()], simulated=False)
+    text = report.text(advice, BREATHING, "day.csv")
     assert "simulated" not in text
     assert "measured profiles" in text
-    assert words.as_json(advice, BREATHING, "day.csv")["profiles"] == "measured"
+    assert report.as_json(advice, BREATHING, "day.csv")["profiles"] == "measured"
 
 
 def test_the_load_the_profiles_and_the_estimate_s_caveat_are_told() -> None:
-    words, advice = advised(TWO, [deep(), plain()])
-    text = words.report(advice, BREATHING, "day.csv")
+    report, advice = advised(TWO, [deep(), plain()])
+    text = report.text(advice, BREATHING, "day.csv")
     assert "Load: day.csv; 22.4 requests in the system on average, 200 at most, none for 10%" in text
     assert "Profiles: simulated, glm-ocr, H100. 3 of 3 compositions were valued." in text
     assert "Note: mind the step." in text
@@ -82,17 +82,17 @@ def test_the_load_the_profiles_and_the_estimate_s_caveat_are_told() -> None:
 
 
 def test_routes_that_are_better_kept_apart_are_named_with_what_it_gains() -> None:
-    words, advice = advised(TWO, [deep(), plain()])
-    text = words.report(advice, BREATHING, "day.csv")
+    report, advice = advised(TWO, [deep(), plain()])
+    text = report.text(advice, BREATHING, "day.csv")
     assert "Keep the routes apart from 200 requests on" in text
     assert "1 at depth 3: text; 1 plain: table" in text
-    words, advice = advised(TWO, [deep(), plain()], QUIET, engines=1)
-    assert "Keep the routes apart" not in words.report(advice, QUIET, "day.csv")
+    report, advice = advised(TWO, [deep(), plain()], QUIET, engines=1)
+    assert "Keep the routes apart" not in report.text(advice, QUIET, "day.csv")
 
 
 def test_tables_show_sizes_bands_and_rivals() -> None:
-    words, advice = advised(TWO, [deep(), plain()])
-    text = words.report(advice, BREATHING, "day.csv")
+    report, advice = advised(TWO, [deep(), plain()])
+    text = report.text(advice, BREATHING, "day.csv")
     lines = [line.split() for line in text.splitlines()]
     assert [line[0] for line in lines if line and line[0] in "123" and len(line) > 4][:3] == ["1", "2", "3"]
     assert any(line[:2] == ["3", "80.0%"] for line in lines)
@@ -106,41 +106,43 @@ def test_tables_show_sizes_bands_and_rivals() -> None:
     [
         (
             0.5,
-            Load(np.array([0.75, 0.25]), np.array([[2.0, 1.0], [100.0, 40.0]])),
+            LoadHistogram(np.array([0.75, 0.25]), np.array([[2.0, 1.0], [100.0, 40.0]])),
             "of the draws of the profiles' errors only",
         ),
-        (0.01, Load(np.array([0.8, 0.2]), np.array([[2.0, 1.0], [40.0, 40.0]])), "good for (2%)"),
+        (0.01, LoadHistogram(np.array([0.8, 0.2]), np.array([[2.0, 1.0], [40.0, 40.0]])), "good for (2%)"),
     ],
 )
-def test_where_the_simpler_fleet_does_as_well_the_words_say_why(error: float, load: Load, told: str) -> None:
-    words, advice = advised(TWO, [deep(error), plain(error)], load)
+def test_where_the_simpler_fleet_does_as_well_the_words_say_why(
+    error: float, load: LoadHistogram, told: str
+) -> None:
+    report, advice = advised(TWO, [deep(error), plain(error)], load)
     assert advice.best is not advice.chosen
-    second = words.report(advice, load, "day.csv").splitlines()[1]
+    second = report.text(advice, load, "day.csv").splitlines()[1]
     assert second.startswith("1 at depth 3, 1 plain comes out ")
     assert told in second
     assert "the simpler fleet is recommended" in second
 
 
 def test_a_runner_up_that_cannot_be_told_apart_is_said_to_be_one() -> None:
-    words, advice = advised({"a": MTP3, "b": {}}, [deep(), deep()], engines=1)
-    second = words.report(advice, BREATHING, "day.csv").splitlines()[1]
+    report, advice = advised({"a": MTP3, "b": {}}, [deep(), deep()], engines=1)
+    second = report.text(advice, BREATHING, "day.csv").splitlines()[1]
     assert second.startswith("Next is one ")
     assert "cannot be told apart" in second
 
 
 def test_a_single_kind_has_nothing_to_compare_with() -> None:
-    words, advice = advised({"mtp3": MTP3}, [deep()], engines=1)
-    text = words.report(advice, BREATHING, "day.csv")
+    report, advice = advised({"mtp3": MTP3}, [deep()], engines=1)
+    text = report.text(advice, BREATHING, "day.csv")
     assert text.startswith("With 1 engine: one at depth 3: ")
     assert "Next is" not in text
     assert "own depth" not in text
 
 
 def test_a_crowd_that_no_fleet_holds_is_told() -> None:
-    flood = Load(np.array([1.0]), np.array([[300_000.0, 300_000.0]]))
-    words, advice = advised(TWO, [deep(), plain()], flood)
-    assert "No number of engines of one kind serves the peak" in words.report(advice, flood, "day.csv")
-    assert words.as_json(advice, flood, "day.csv")["enough"] is None
+    flood = LoadHistogram(np.array([1.0]), np.array([[300_000.0, 300_000.0]]))
+    report, advice = advised(TWO, [deep(), plain()], flood)
+    assert "No number of engines of one kind serves the peak" in report.text(advice, flood, "day.csv")
+    assert report.as_json(advice, flood, "day.csv")["enough"] is None
 
 
 @pytest.mark.parametrize(
@@ -156,27 +158,27 @@ def test_a_crowd_that_no_fleet_holds_is_told() -> None:
 def test_fleets_are_named_by_depth_where_that_tells_them_apart(
     configs: dict[str, Any], fleet: tuple[int, ...], told: str
 ) -> None:
-    kinds = tuple(Kind(name, deep()) for name in configs)
-    assert Words(Measured(("text", "table"), kinds, configs, True, "", ())).fleet(fleet) == told
+    kinds = tuple(EngineKind(name, deep()) for name in configs)
+    assert FleetReport(Measured(("text", "table"), kinds, configs, True, "", ())).fleet(fleet) == told
 
 
 @pytest.mark.parametrize(
     ("load", "told"),
     [
-        (Load(np.array([0.9, 0.1]), np.array([[2.0, 1.0], [0.0, 200.0]])), "They may do better"),
+        (LoadHistogram(np.array([0.9, 0.1]), np.array([[2.0, 1.0], [0.0, 200.0]])), "They may do better"),
         (BREATHING, "They hardly do better"),
     ],
 )
-def test_an_estimate_counts_for_as_much_as_it_is_good_for(load: Load, told: str) -> None:
-    words, advice = advised(TWO, [deep(), plain()], load)
+def test_an_estimate_counts_for_as_much_as_it_is_good_for(load: LoadHistogram, told: str) -> None:
+    report, advice = advised(TWO, [deep(), plain()], load)
     assert advice.own is not None
-    assert told in words.report(advice, load, "day.csv")
-    assert "3 to 5% too much in simulations" in words.report(advice, load, "day.csv")
+    assert told in report.text(advice, load, "day.csv")
+    assert "3 to 5% too much in simulations" in report.text(advice, load, "day.csv")
 
 
 def test_json_has_all_of_it() -> None:
-    words, advice = advised(TWO, [deep(), plain()])
-    found = json.loads(json.dumps(words.as_json(advice, BREATHING, "day.csv")))
+    report, advice = advised(TWO, [deep(), plain()])
+    found = json.loads(json.dumps(report.as_json(advice, BREATHING, "day.csv")))
     assert found["recommended"]["engines"] == {"mtp3": 1, "plain": 1}
     assert found["recommended"]["tokens_per_s"] == pytest.approx(advice.chosen.rate)
     assert {tuple(other["engines"].values()) for other in found["others"]} == {(2, 0), (0, 2)}
@@ -186,5 +188,5 @@ def test_json_has_all_of_it() -> None:
     assert {route for part in found["bands"][1]["routes"] for route in part["routes"]} == {"text", "table"}
     assert [sum(size["engines"].values()) for size in found["sizes"]] == [1, 2, 3]
     assert found["words"][0].startswith("With 2 engines")
-    words, advice = advised({"mtp3": MTP3}, [deep()], engines=1)
-    assert words.as_json(advice, BREATHING, "day.csv")["own_schedule_estimate"] is None
+    report, advice = advised({"mtp3": MTP3}, [deep()], engines=1)
+    assert report.as_json(advice, BREATHING, "day.csv")["own_schedule_estimate"] is None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.engines.simulated.simulated_server import SimulatedEngine
 from gateway.engines.simulated.step_model import Fit
 from gateway.model import Engine
-from gateway.tools.sweep.request_bodies import Bodies, Image, shape_of
+from gateway.tools.sweep.request_bodies import Image, RequestBodies, prompt_of
 from tests.support import png, served
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def engines(depths: Sequence[int], scale: float = SCALE) -> Iterator[list[str]]:
         loop.close()
 
 
-def bodies(route: str = "text", *, stream: bool = True) -> Bodies:
-    prompt = shape_of(route, "glm-ocr", {})
+def bodies(route: str = "text", *, stream: bool = True) -> RequestBodies:
+    prompt = prompt_of(route, "glm-ocr", {})
     image = Image(png("x"), "image/png")
-    return Bodies("glm-ocr", prompt, [image], max_tokens=4096, stream=stream, rng=random.Random(0))
+    return RequestBodies("glm-ocr", prompt, [image], max_tokens=4096, stream=stream, rng=random.Random(0))

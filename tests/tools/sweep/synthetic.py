@@ -1,63 +1,72 @@
-"""A sweep made up from the simulated engine's model: bench-like figures without a minute of measuring."""
+"""Sweeps whose true curves are known: windows by the simulated engine's model, with noise if wanted.
+
+`sweep` makes a whole one, with all that a window tells. `setting`, `window` and `grid` make windows that tell
+their rate alone, for those who ask what follows from rates.
+"""
 
 from __future__ import annotations
 
-import random
+from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec.structs import replace
 
 from gateway.engines.simulated.step_model import Fit, throughput
 from gateway.model import Speculation
+from gateway.tools.sweep.agenda import next_cells, ordered
 from gateway.tools.sweep.sweep_values import (
-    Cell,
-    Change,
-    Deeper,
+    DeeperDraft,
+    DepthChange,
+    DepthRange,
     Findings,
-    Point,
-    Pool,
-    Range,
+    MeasuredPoint,
+    RequestShape,
     Results,
     RouteFindings,
     Setting,
-    Shape,
     Spread,
+    SweepCell,
+    SweptPool,
     Window,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.tools.sweep.agenda import Options
+
+FITS = ("h100-9b", "slow-verify")
+ROUTES = ("text", "key-value", "table")
 LOADS = (1, 10, 24, 32, 40, 64, 80, 128, 256)
 
 
-def sweep(
-    depths: Sequence[int] = (0, 1, 3),
-    routes: Sequence[str] = ("text", "key-value", "table"),
-    loads: Sequence[int] = LOADS,
-    repeats: int = 1,
-    noise: float = 0.0,
+def setting(
+    depths: Sequence[int],
     simulated: str = "h100-9b",
+    routes: Sequence[str] = ROUTES,
+    loads: Sequence[int] = LOADS,
     *,
     streamed: bool = True,
-) -> Results:
-    """Every route at every depth and load; names of routes that the fit does not know are tables."""
-    fit = Fit.builtin("h100-9b")
-    rng = random.Random(1)
-    pools = {f"mtp{depth}" if depth else "plain": depth for depth in depths}
-    setting = Setting(
+    **pools: SweptPool,
+) -> Setting:
+    """Depth 0 is pool `plain`, others `mtpN`; `simulated` that is no fit has the rates of the first one."""
+    version = "simulated" if simulated else "vLLM 0.30.1"
+    mtp = {depth: {"method": "mtp", "num_speculative_tokens": depth} if depth else {} for depth in depths}
+    return Setting(
         model="glm-ocr",
         gpu="" if simulated else "1x H100",
         simulated=simulated,
         pools={
-            name: Pool(
-                depth=depth,
-                speculative_config={"method": "mtp", "num_speculative_tokens": depth} if depth else {},
-                version="simulated" if simulated else "vLLM 0.30.1",
-            )
-            for name, depth in pools.items()
-        },
+            f"mtp{depth}" if depth else "plain": SweptPool(depth, mtp[depth], version=version)
+            for depth in depths
+        }
+        | pools,
         routes={
-            route: Shape(f"{route} recognition:", 12, rendered=True, max_tokens=4096, streamed=streamed)
+            route: RequestShape(
+                f"{route} recognition:", 12, rendered=True, max_tokens=4096, streamed=streamed
+            )
             for route in routes
         },
         loads=tuple(loads),
@@ -66,48 +75,139 @@ def sweep(
         tool="ocr-gateway 0.2.0",
         client="bench-1, 16 CPUs",
     )
-    windows = [
-        _window(fit, Cell(route, name, load, repeat), depth, rng, noise, streamed)
-        for route in routes
-        for name, depth in pools.items()
-        for load in loads
-        for repeat in range(repeats)
+
+
+@lru_cache(maxsize=100_000)
+def true_rate(
+    fit: str, route: str, depth: int, load: int, ranges: tuple[tuple[int, int, int], ...] = ()
+) -> float:
+    return throughput(Fit.builtin(fit), depth, {route: load}, schedule=ranges or None)[route]
+
+
+def true_changes(fit: str, route: str, depths: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Where another depth wins: first load, depth before, depth from there on."""
+    best = [max(depths, key=lambda depth: true_rate(fit, route, depth, load)) for load in range(1, 257)]
+    return [
+        (load, best[load - 2], best[load - 1]) for load in range(2, 257) if best[load - 1] != best[load - 2]
     ]
-    return Results(setting, tuple(windows))
 
 
-def _window(fit: Fit, cell: Cell, depth: int, rng: random.Random, noise: float, streamed: bool) -> Window:
-    kind = cell.route if cell.route in fit.routes else "table"
-    shape = fit.routes[kind]
-    rate = throughput(fit, depth, {kind: float(cell.load)})[kind] * (1 + rng.gauss(0, noise))
-    requests = rate / shape.output_tokens
-    mean = cell.load / requests
-    drafts = round(rate * 120 / shape.acceptance_length(depth))
-    positions = tuple(float(round(drafts * share)) for share in shape.acceptance[:depth])
-    told = Speculation(drafts, sum(positions), drafts * depth, positions) if depth else None
-    first = mean / 20
+def window(
+    known: Setting,
+    cell: SweepCell,
+    rng: np.random.Generator | None = None,
+    noise: float = 0.0,
+    *,
+    stderr: float = 0.0,
+    invalid: tuple[str, ...] = (),
+) -> Window:
+    """What a cell would show; noise and standard error are relative, routes that no fit knows are tables."""
+    pool = known.pools[cell.pool]
+    fit = known.simulated if known.simulated in FITS else FITS[0]
+    rate = true_rate(fit, cell.route if cell.route in ROUTES else "table", pool.depth, cell.load, pool.ranges)
+    if rng is not None:
+        rate *= float(max(0.05, 1 + noise * rng.standard_normal()))
     return Window(
         cell=cell,
         engine=f"{cell.pool}:8000",
         started=f"2026-03-14T09:{cell.load % 60:02}:00Z",
         seconds=120.0,
+        rate=rate,
+        stderr=stderr * rate,
+        invalid=invalid,
+    )
+
+
+def grid(known: Setting, repeats: int = 1, noise: float = 0.0, seed: int = 0, **more: Any) -> list[Window]:
+    """The whole grid, each cell so many times."""
+    rng = np.random.default_rng(seed)
+    return [
+        window(known, SweepCell(route, pool, load, repeat), rng, noise, **more)
+        for route in known.routes
+        for pool in known.pools
+        for load in known.loads
+        for repeat in range(repeats)
+    ]
+
+
+def wanted(known: Setting, windows: Sequence[Window], options: Options) -> list[SweepCell]:
+    """What a sweep asks for next, of all its routes."""
+    return ordered(cell for route in known.routes for cell in next_cells(known, windows, options, route))
+
+
+def swept(known: Setting, options: Options, noise: float = 0.0, seed: int = 0) -> list[Window]:
+    """All windows that the agenda asks for."""
+    rng = np.random.default_rng(seed)
+    windows: list[Window] = []
+    while cells := wanted(known, windows, options):
+        windows += [window(known, cell, rng, noise) for cell in cells]
+    return windows
+
+
+def steps(one: float, other: float) -> float:
+    """How many steps of the grid lie between two loads."""
+    places = np.interp([one, other], LOADS, range(len(LOADS)))
+    return float(abs(places[1] - places[0]))
+
+
+def sweep(
+    depths: Sequence[int] = (0, 1, 3),
+    routes: Sequence[str] = ROUTES,
+    loads: Sequence[int] = LOADS,
+    repeats: int = 1,
+    noise: float = 0.0,
+    simulated: str = "h100-9b",
+    *,
+    streamed: bool = True,
+) -> Results:
+    """Every route at every depth and load, with all that a window tells."""
+    known = setting(depths, simulated, routes, loads, streamed=streamed)
+    windows = grid(known, repeats, noise, seed=1, stderr=max(noise, 0.01))
+    return Results(
+        known, tuple(_with_figures(one, known.pools[one.cell.pool].depth, streamed) for one in windows)
+    )
+
+
+def small(**options: Any) -> Results:
+    """One route, two pools, two loads, unless told otherwise."""
+    return sweep(**({"routes": ("table",), "depths": (0, 3), "loads": (1, 64)} | options))
+
+
+def with_windows(results: Results, *changes: dict[str, Any]) -> Results:
+    """The sweep with its first windows changed."""
+    changed = [replace(one, **change) for one, change in zip(results.windows, changes, strict=False)]
+    return replace(results, windows=(*changed, *results.windows[len(changed) :]))
+
+
+def with_pools(results: Results, **pools: SweptPool) -> Results:
+    """The sweep with pools added or replaced."""
+    return replace(results, setting=replace(results.setting, pools={**results.setting.pools, **pools}))
+
+
+def _with_figures(one: Window, depth: int, streamed: bool) -> Window:
+    fit, cell, rate = Fit.builtin(FITS[0]), one.cell, one.rate
+    shape = fit.routes[cell.route if cell.route in fit.routes else "table"]
+    requests = rate / shape.output_tokens
+    mean, gap = cell.load / requests, cell.load / rate
+    length = shape.acceptance_length(depth)
+    drafts = round(rate * 120 / length)
+    positions = tuple(float(round(drafts * share)) for share in shape.acceptance[:depth])
+    drafted = Speculation(drafts, sum(positions), drafts * depth, positions) if depth else None
+    return replace(
+        one,
         warm_s=20.0,
         requests=round(requests * 120),
-        rate=rate,
-        stderr=rate * max(noise, 0.01),
         answered_rate=rate,
         requests_per_s=requests,
         prompt_rate=requests * shape.prompt_tokens,
-        first_token_s=Spread(first, first, 2 * first, 3 * first) if streamed else None,
-        token_s=Spread(cell.load / rate, cell.load / rate, cell.load / rate, cell.load / rate)
-        if streamed
-        else None,
+        first_token_s=Spread(mean / 20, mean / 20, mean / 10, 3 * mean / 20) if streamed else None,
+        token_s=Spread(gap, gap, gap, gap) if streamed else None,
         request_s=Spread(mean, 0.9 * mean, 1.9 * mean, 2.4 * mean),
-        speculation=told,
-        told=told,
-        agree=True if told else None,
-        tokens_per_step=shape.acceptance_length(depth) if depth else 1.0,
-        step_s=shape.acceptance_length(depth) * cell.load / rate,
+        speculation=drafted,
+        told=drafted,
+        agree=True if drafted else None,
+        tokens_per_step=length if depth else 1.0,
+        step_s=length * gap,
         running=float(cell.load),
         highest=cell.load,
         kv_usage=0.4,
@@ -116,63 +216,55 @@ def _window(fit: Fit, cell: Cell, depth: int, rng: random.Random, noise: float, 
 
 def findings(results: Results) -> Findings:
     """What such a sweep says, read off its own rates; no statistics worth the name."""
-    routes = {}
-    pools = results.setting.pools
-    for route in results.setting.routes:
-        points = {
-            pool: tuple(
-                Point(load, sum(rates) / len(rates), 0.02 * rates[0], len(rates))
-                for load in results.setting.loads
-                if (rates := _rates(results, route, pool, load))
-            )
-            for pool in pools
-        }
-        points = {pool: own for pool, own in points.items() if own}
-        if not points:
-            continue
-        best: dict[int, str] = {}
-        for load in results.setting.loads:
-            found = {pool: one.rate for pool, own in points.items() for one in own if one.load == load}
-            best |= {load: max(found, key=found.__getitem__)} if found else {}
-        starts = [load for i, load in enumerate(best) if i == 0 or best[load] != list(best.values())[i - 1]]
-        ends = [start - 1 for start in starts[1:]] + [4096]
-        schedule = tuple(
-            Range(start, end, best[start], pools[best[start]].depth, "plain", 0.123, 0.08, 0.17)
-            for start, end in zip(starts, ends, strict=True)
-        )
-        changes = tuple(
-            Change(
-                later.first, int(later.first * 0.8), int(later.first * 1.25), earlier.pool, later.pool, i == 0
-            )
-            for i, (earlier, later) in enumerate(pairwise(schedule))
-        )
-        own = tuple((entry.first, entry.last, entry.depth) for entry in schedule)
-        depths = sorted(pool.depth for pool in pools.values())
-        deeper = tuple(
-            Deeper(load, shallow, deep, 1.4, 1 + load / 100, (0.61,) * (deep - shallow))
-            for load in best
-            for shallow, deep in pairwise(depths)
-        )
-        routes[route] = RouteFindings(
-            points=points,
-            noise=0.03,
-            schedule=schedule,
-            changes=changes,
-            deeper=deeper,
-            own_schedule=own,
-            words=(
-                f"Run {route} at depth {schedule[0].depth} up to {schedule[0].last} requests on an engine.",
-            ),
-        )
+    found = {route: _route(results, route) for route in results.setting.routes}
+    routes = {route: of for route, of in found.items() if of}
     own = next(iter(routes.values())).own_schedule if routes else ()
     return Findings(routes=routes, own_schedule=own, words=("Draft while an engine has room for it.",))
 
 
-def _rates(results: Results, route: str, pool: str, load: int) -> list[float]:
-    return [
-        window.rate
-        for window in results.windows
-        if window.valid
-        and (window.cell.route, window.cell.pool, window.cell.load, window.cell.per_s)
-        == (route, pool, load, 0)
+def _route(results: Results, route: str) -> RouteFindings | None:
+    pools = results.setting.pools
+    rates: dict[str, dict[int, list[float]]] = {pool: {} for pool in pools}
+    for one in results.windows:
+        if one.valid and one.cell.route == route and one.cell.pool in pools and not one.cell.per_s:
+            rates[one.cell.pool].setdefault(one.cell.load, []).append(one.rate)
+    points = {
+        pool: tuple(
+            MeasuredPoint(load, float(np.mean(of)), 0.02 * of[0], len(of)) for load, of in by_load.items()
+        )
+        for pool, by_load in rates.items()
+        if by_load
+    }
+    if not points:
+        return None
+    at = {
+        load: {pool: one.rate for pool, own in points.items() for one in own if one.load == load}
+        for load in results.setting.loads
+    }
+    best = {load: max(found, key=found.__getitem__) for load, found in at.items() if found}
+    starts = [
+        load for load, before in zip(best, [None, *best], strict=False) if best[load] != best.get(before or 0)
     ]
+    schedule = tuple(
+        DepthRange(start, end, best[start], pools[best[start]].depth, "plain", 0.123, 0.08, 0.17)
+        for start, end in zip(starts, [*(start - 1 for start in starts[1:]), 4096], strict=True)
+    )
+    depths = sorted(pool.depth for pool in pools.values())
+    return RouteFindings(
+        points=points,
+        noise=0.03,
+        schedule=schedule,
+        changes=tuple(
+            DepthChange(
+                after.first, after.first * 4 // 5, after.first * 5 // 4, before.pool, after.pool, not at
+            )
+            for at, (before, after) in enumerate(pairwise(schedule))
+        ),
+        deeper=tuple(
+            DeeperDraft(load, shallow, deep, 1.4, 1 + load / 100, (0.61,) * (deep - shallow))
+            for load in best
+            for shallow, deep in pairwise(depths)
+        ),
+        own_schedule=tuple((entry.first, entry.last, entry.depth) for entry in schedule),
+        words=(f"Run {route} at depth {schedule[0].depth} up to {schedule[0].last} requests on an engine.",),
+    )

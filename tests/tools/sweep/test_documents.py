@@ -22,7 +22,6 @@ def folder(tmp_path: Path, **files: bytes) -> Path:
 def test_a_routes_images_are_its_folders_whatever_else_lies_there(tmp_path: Path) -> None:
     jpeg, tiff = encoded(picture("b"), "JPEG"), encoded(picture("c"), "TIFF")
     found = images(folder(tmp_path, a_png=png("a"), b_JPG=jpeg, c_tif=tiff, notes_txt=b"no image"), "table")
-
     assert [(image.data, image.mime) for image in found] == [
         (png("a"), "image/png"),
         (jpeg, "image/jpeg"),
@@ -36,7 +35,6 @@ def test_the_type_is_what_the_bytes_are_not_what_the_name_says(tmp_path: Path) -
 
 def test_of_too_many_images_a_spread_is_read(tmp_path: Path) -> None:
     files = {f"{number:02}_png": png(str(number)) for number in range(10)}
-
     assert [image.data for image in images(folder(tmp_path, **files), "table", limit=4)] == [
         png(str(number)) for number in (0, 3, 6, 9)
     ]
@@ -46,7 +44,6 @@ def test_images_that_are_too_large_together_are_fewer(tmp_path: Path) -> None:
     files = {f"{number}_png": png(str(number)) for number in range(6)}
     most = 2 * max(map(len, files.values()))
     path = folder(tmp_path, **files)
-
     assert [image.data for image in images(path, "table", max_bytes=most)] == [png("0"), png("3")]
     assert [image.data for image in images(path, "table", max_bytes=1)] == [png("0")]
 
@@ -64,10 +61,8 @@ def test_images_that_are_too_large_together_are_fewer(tmp_path: Path) -> None:
 )
 def test_a_file_that_no_engine_could_read_is_named(tmp_path: Path, data: bytes, problem: str) -> None:
     path = folder(tmp_path, good_png=png(), bad_png=data)
-
     with pytest.raises(ConfigError) as refused:
         images(path, "table", max_pixels=100_000)
-
     assert str(path / "table" / "bad.png") in str(refused.value)
     assert problem in str(refused.value)
 
@@ -75,14 +70,12 @@ def test_a_file_that_no_engine_could_read_is_named(tmp_path: Path, data: bytes, 
 def test_a_folder_that_is_called_like_an_image_is_no_image(tmp_path: Path) -> None:
     path = folder(tmp_path)
     (path / "table" / "a.png").mkdir()
-
     with pytest.raises(ConfigError, match=r"a\.png"):
         images(path, "table")
 
 
 def test_without_images_the_folder_is_named_and_what_belongs_there(tmp_path: Path) -> None:
     path = folder(tmp_path, notes_txt=b"")
-
     with pytest.raises(ConfigError, match=r"table: holds no image; put .*\*\.png"):
         images(path, "table")
     with pytest.raises(ConfigError, match=r"text: is not there; put .*\*\.png"):
@@ -92,7 +85,6 @@ def test_without_images_the_folder_is_named_and_what_belongs_there(tmp_path: Pat
 @pytest.mark.parametrize("route", ROUTES)
 def test_drawn_documents_are_what_their_seed_makes_them_and_all_differ(route: str) -> None:
     drawn = rendered(route, 6, random.Random(3))
-
     assert drawn == rendered(route, 6, random.Random(3))
     assert len({image.data for image in drawn}) == 6
     assert {image.mime for image in drawn} == {"image/png", "image/jpeg"}
@@ -110,7 +102,6 @@ def test_drawn_documents_have_sizes_that_documents_have(route: str, least: int, 
 
 def test_a_digest_tells_images_apart_and_not_their_order() -> None:
     drawn = rendered("table", 3, random.Random(3))
-
     assert digest(drawn) == digest(reversed(drawn))
     assert digest(drawn) != digest(rendered("table", 3, random.Random(4)))
     assert digest(drawn) != digest(drawn[:2])

@@ -10,8 +10,8 @@ import pytest
 from gateway.engines.simulated.simulated_server import SimulatedEngine
 from gateway.engines.simulated.step_model import Fit
 from gateway.model import Engine, Speculation
-from gateway.tools.sweep.engine_clients import Load
-from gateway.tools.sweep.request_bodies import Bodies, Image, Prompt
+from gateway.tools.sweep.engine_clients import LoadGenerator
+from gateway.tools.sweep.request_bodies import Image, Prompt, RequestBodies
 from gateway.upstream.client import EngineClient
 from tests.support import USAGE, FakeEngine, _Sender, answer, chunk, completion, hang, png, served, until
 
@@ -29,9 +29,9 @@ TOLD = {
 @contextlib.asynccontextmanager
 async def load_on(
     app: Any, *, stream: bool = True, max_tokens: int = 100, api_key: str = "", **options: Any
-) -> AsyncIterator[Load]:
+) -> AsyncIterator[LoadGenerator]:
     images = [Image(png(text), "image/png") for text in ("one", "two")]
-    bodies = Bodies(
+    bodies = RequestBodies(
         "glm-ocr",
         Prompt("Text Recognition:"),
         images,
@@ -40,11 +40,13 @@ async def load_on(
         rng=random.Random(0),
     )
     async with served(app) as url, EngineClient() as client:
-        yield Load(client, Engine("e", url, "p", 0, api_key), bodies, **{"pause_s": 0.001, **options})
+        yield LoadGenerator(
+            client, Engine("e", url, "p", 0, api_key), bodies, **{"pause_s": 0.001, **options}
+        )
 
 
 @contextlib.asynccontextmanager
-async def going(running: Any, load: Load, drain_s: float = 10) -> AsyncIterator[None]:
+async def going(running: Any, load: LoadGenerator, drain_s: float = 10) -> AsyncIterator[None]:
     """Have a loop running meanwhile, and stop it."""
     task = asyncio.create_task(running)
     yield
@@ -89,7 +91,6 @@ async def test_no_request_meets_a_connection_that_the_engine_is_about_to_close()
     engine = FakeEngine()
     async with load_on(engine) as load, going(load.closed(2), load):
         await until(lambda: len(load.records) >= 5)
-
     assert {headers["connection"] for headers in engine.headers} == {"close"}
 
 
@@ -112,7 +113,6 @@ async def test_a_record_tells_what_the_answer_told(stream: bool) -> None:
     async with load_on(FakeEngine(told), stream=stream, **clock) as load, going(load.closed(1), load):
         await until(lambda: load.records)
     record = load.records[0]
-
     assert (record.sent, record.first, record.ended) == ((1, 2, 3) if stream else (1, 0, 2))
     assert (record.tokens, record.error) == (2, "")
     assert record.speculation == Speculation(3, 2, 3, (2.0,))
@@ -138,7 +138,6 @@ async def test_the_first_token_is_the_first_text_not_the_role() -> None:
         now[0] = 5.0
         go_on.set()
         await until(lambda: load.records)
-
     assert (load.records[0].sent, load.records[0].first) == (1.0, 5.0)
 
 
@@ -147,7 +146,6 @@ async def test_answers_that_were_cut_off_are_told_apart(stream: bool) -> None:
     app = SimulatedEngine(Fit.builtin("h100-9b"), time_scale=100).app()
     async with load_on(app, stream=stream, max_tokens=3) as load, going(load.closed(2), load):
         await until(lambda: len(load.records) > 1)
-
     assert {(record.tokens, record.truncated, record.error) for record in load.records} == {(3, True, "")}
 
 
@@ -155,7 +153,6 @@ async def test_a_simulated_engines_answers_add_up_to_its_acceptance() -> None:
     app = SimulatedEngine(Fit.builtin("h100-9b"), depth=3, time_scale=50, seed=1).app()
     async with load_on(app, max_tokens=10_000) as load, going(load.closed(8), load):
         await until(lambda: len(load.records) >= 8)
-
     assert all(record.first > record.sent for record in load.records)
     assert all(record.ended > record.first for record in load.records)
     for record in load.records:
@@ -225,15 +222,13 @@ async def test_a_failure_is_recorded_with_its_kind_and_ends_nothing(
 
     async with load_on(FakeEngine(fail_once)) as load, going(load.closed(1), load):
         await until(lambda: len(load.records) > 1)
-
     assert [record.error for record in load.records[:2]] == [error, ""]
-    assert load.told == {error: told}
+    assert load.messages == {error: told}
 
 
 async def test_a_request_that_takes_too_long_is_a_failure() -> None:
     async with load_on(FakeEngine(hang), total_s=0.01) as load, going(load.closed(1), load):
         await until(lambda: load.records)
-
     assert load.records[0].error == "total_timeout"
 
 
@@ -242,7 +237,6 @@ async def test_stop_ends_a_client_that_pauses_after_a_failure() -> None:
     async with load_on(engine, pause_s=3600) as load, going(load.closed(2), load):
         await until(lambda: len(load.records) == 2)
         assert await load.stop(10)
-
     assert load.sent == 2
 
 
@@ -255,7 +249,6 @@ async def test_stop_lets_what_is_under_way_end() -> None:
         await asyncio.sleep(0)
         gate.let(3)
         assert await stopping
-
     assert (load.sent, len(load.records), load.aborted) == (3, 3, 0)
 
 
@@ -291,7 +284,6 @@ async def test_an_open_loop_sends_at_its_own_pace_and_skips_what_is_too_much() -
         gate.let(6)
         await until(lambda: load.sent == 12)
         gate.let(1000)
-
     assert gate.most == 6
     assert len(load.records) == load.sent
 
@@ -300,7 +292,6 @@ async def test_an_open_loop_ends_while_it_waits_for_its_next_moment() -> None:
     engine = FakeEngine()
     async with load_on(engine) as load, going(load.open(1e-6, 6, random.Random(0)), load):
         await asyncio.sleep(0)
-
     assert load.sent == load.skipped == 0
 
 
@@ -321,9 +312,8 @@ async def test_an_engine_that_repeats_what_it_was_sent_puts_no_key_and_no_image_
         return None
 
     async with load_on(FakeEngine(repeat), api_key="s3cret") as load, going(load.closed(1), load):
-        await until(lambda: load.told)
-
-    (told,) = load.told.values()
+        await until(lambda: load.messages)
+    (told,) = load.messages.values()
     assert told.startswith("no Bearer ... for ... in {'type': 'image_url'")
     assert "s3cret" not in told
     assert "base64" not in told

@@ -9,7 +9,7 @@ import pytest
 from gateway.errors import ConfigError
 from gateway.tools.sweep.curves import points_of
 from gateway.tools.sweep.imported import windows
-from gateway.tools.sweep.sweep_values import Cell, Spread, Window
+from gateway.tools.sweep.sweep_values import Spread, SweepCell, Window
 from tests.wire.vllm.test_bench_results import RUN
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def refusal(*given: str, **allowed: Any) -> list[str]:
 def test_a_run_is_a_window_of_a_curve(tmp_path: Path) -> None:
     given = file(tmp_path)
     (window,) = windows([given])
-    assert window.cell == Cell("table", "mtp3", 2)
+    assert window.cell == SweepCell("table", "mtp3", 2)
     assert (window.rate, window.answered_rate, window.requests, window.seconds) == (128, 128, 40, 5)
     assert window.first_token_s == Spread(0.09, 0.074, 0.174, 0.203)
     assert window.request_s is None
@@ -79,20 +79,23 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
     assert windows([again], taken=kept) == []
 
 
-def test_a_run_with_a_failed_request_is_never_used(tmp_path: Path) -> None:
-    (window,) = windows([file(tmp_path, failed=1)])
-    assert window.invalid == ("1 of 41 requests failed",)
-    assert window.errors == {"failed": 1}
-
-
-def test_a_run_without_an_answer_is_never_used(tmp_path: Path) -> None:
-    (window,) = windows([file(tmp_path, completed=0, failed=40, output_throughput=0.0)])
-    assert window.invalid == ("40 of 40 requests failed", "no request was answered")
-
-
-def test_a_run_that_never_reached_its_load_is_never_used(tmp_path: Path) -> None:
-    (window,) = windows([file(tmp_path, max_concurrency=64)])
-    assert window.invalid == ("40 requests never made a load of 64",)
+@pytest.mark.parametrize(
+    ("run", "invalid", "errors"),
+    [
+        ({"failed": 1}, ("1 of 41 requests failed",), {"failed": 1}),
+        (
+            {"completed": 0, "failed": 40, "output_throughput": 0.0},
+            ("40 of 40 requests failed", "no request was answered"),
+            {"failed": 40},
+        ),
+        ({"max_concurrency": 64}, ("40 requests never made a load of 64",), {}),
+    ],
+)
+def test_a_run_that_failed_or_never_reached_its_load_is_never_used(
+    tmp_path: Path, run: dict[str, Any], invalid: tuple[str, ...], errors: dict[str, int]
+) -> None:
+    (window,) = windows([file(tmp_path, **run)])
+    assert (window.invalid, window.errors) == (invalid, errors)
 
 
 def test_a_short_run_is_flagged_for_its_end(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import pytest
 
 from gateway.tools.sweep import plots
 from gateway.tools.sweep.plots import Plot
-from gateway.tools.sweep.summary import Summary
-from gateway.tools.sweep.sweep_values import Cell, Change, Findings, Pool, Results
+from gateway.tools.sweep.summary import RouteSummary
+from gateway.tools.sweep.sweep_values import DepthChange, Findings, Results, SweepCell, SweptPool
 from tests.tools.sweep.synthetic import findings, sweep
 
 
 def drawn(results: Results, found: Findings | None = None, route: str = "table") -> dict[str, Plot]:
-    return {plot.kind: plot for plot in plots.draw(Summary(results, found or findings(results), route))}
+    return {plot.kind: plot for plot in plots.draw(RouteSummary(results, found or findings(results), route))}
 
 
 def one_route(**options: object) -> Results:
@@ -25,7 +25,6 @@ def words(plot: Plot) -> list[str]:
 
 def test_every_axis_says_what_it_counts_and_in_which_unit() -> None:
     figures = drawn(one_route())
-
     assert list(figures) == list(plots.MISSING)
     for plot in figures.values():
         bottom, left = plot.figure.axes[-1], plot.figure.axes[0]
@@ -48,7 +47,6 @@ def test_throughput_has_a_line_a_depth_named_beside_it_and_the_curve_s_own_point
     results = one_route(depths=(0, 1, 3))
     found = findings(results)
     plot = drawn(results, found)["throughput"]
-
     lines = [line for line in plot.figure.axes[0].lines if line.get_linestyle() == "-"][:3]
     for line, pool in zip(lines, ("plain", "mtp1", "mtp3"), strict=True):
         points = found.routes["table"].points[pool]
@@ -67,7 +65,6 @@ def test_bars_are_95_percent_intervals_and_missing_where_no_error_is_known() -> 
     points = {"plain": (one, msgspec.structs.replace(other, stderr=0.0))}
     route = msgspec.structs.replace(found.routes["table"], points=points)
     plot = drawn(results, msgspec.structs.replace(found, routes={"table": route}))["throughput"]
-
     bars = [bar for group in plot.figure.axes[0].containers for bar in group[2]]
     segments = [segment for bar in bars for segment in bar.get_segments()]
     assert len(segments) == 1
@@ -78,10 +75,9 @@ def test_a_crossover_is_drawn_with_its_interval_and_marked_where_inside_the_nois
     results = one_route(depths=(0, 3))
     found = findings(results)
     for certain in (True, False):
-        change = Change(72, 64, 80, "mtp3", "plain", certain)
+        change = DepthChange(72, 64, 80, "mtp3", "plain", certain)
         route = msgspec.structs.replace(found.routes["table"], changes=(change,))
         plot = drawn(results, msgspec.structs.replace(found, routes={"table": route}))["throughput"]
-
         (band,) = plot.figure.axes[0].patches
         assert (band.get_x(), band.get_x() + band.get_width()) == (64, 80)  # type: ignore[attr-defined]
         assert any(list(line.get_xdata()) == [72, 72] for line in plot.figure.axes[0].lines)
@@ -94,7 +90,6 @@ def test_invalid_windows_are_shown_as_such() -> None:
     first, second = results.windows
     results = Results(results.setting, (msgspec.structs.replace(first, invalid=("an error",)), second))
     plot = drawn(results)["throughput"]
-
     valid, invalid = plot.figure.axes[0].collections[-2:]
     assert valid.get_offsets().tolist() == [[10, second.rate]]
     assert invalid.get_offsets().tolist() == [[1, first.rate]]
@@ -102,7 +97,6 @@ def test_invalid_windows_are_shown_as_such() -> None:
 
 def test_loads_are_numbered_as_far_as_there_is_room() -> None:
     plot = drawn(one_route(depths=(0,), loads=(1, 2, 100, 101, 256)))["throughput"]
-
     numbers = [word for word in words(plot) if word in ("1", "2", "100", "101", "256")]
     assert numbers == ["256", "101", "2", "1"]
 
@@ -116,24 +110,21 @@ def test_no_time_to_first_token_where_answers_were_not_streamed() -> None:
 
 def test_times_that_hardly_differ_start_at_zero() -> None:
     axes = drawn(one_route(depths=(0,), loads=(1, 2)))["latency"].figure.axes[0]
-
     assert (axes.get_yscale(), axes.get_ylim()[0], axes.get_ylabel()) == ("linear", 0, "seconds")
 
 
 def test_acceptance_is_drawn_position_by_position() -> None:
     results = one_route(depths=(0, 3), loads=(1, 64))
     (line,) = drawn(results)["acceptance"].figure.axes[0].lines
-
     assert list(line.get_xdata()) == [1, 2, 3]
     assert list(line.get_ydata()) == pytest.approx([0.98, 0.92, 0.63], abs=0.1)
 
 
 def test_tokens_per_verification_by_depth_leaves_out_pools_of_no_one_depth() -> None:
     results = one_route(depths=(0, 1, 3), loads=(1, 64))
-    pools = results.setting.pools | {"mtp1": Pool(depth=1, ranges=((1, 63, 1), (64, 512, 0)))}
+    pools = results.setting.pools | {"mtp1": SweptPool(depth=1, ranges=((1, 63, 1), (64, 512, 0)))}
     plain = drawn(results)["tokens"]
     mixed = drawn(Results(msgspec.structs.replace(results.setting, pools=pools), results.windows))["tokens"]
-
     assert [word for word in words(plain) if re.fullmatch(r"\d\.\d\d", word)] == ["1.00", "1.98", "3.53"]
     assert [word for word in words(mixed) if re.fullmatch(r"\d\.\d\d", word)] == ["1.00", "3.53"]
 
@@ -141,15 +132,15 @@ def test_tokens_per_verification_by_depth_leaves_out_pools_of_no_one_depth() -> 
 def test_what_was_not_measured_is_not_drawn() -> None:
     results = one_route(depths=(0,), loads=(1, 64))
     assert list(drawn(results)) == ["throughput", "latency"]
-
-    open_loop = [msgspec.structs.replace(w, cell=Cell("table", "plain", 8, 0, 2.0)) for w in results.windows]
+    open_loop = [
+        msgspec.structs.replace(w, cell=SweepCell("table", "plain", 8, 0, 2.0)) for w in results.windows
+    ]
     results = Results(results.setting, tuple(open_loop))
     assert drawn(results) == {}
 
 
 def test_a_single_load_and_a_single_pool_make_a_plot() -> None:
     plot = drawn(one_route(depths=(3,), loads=(32,)))["throughput"]
-
     low, high = plot.figure.axes[0].get_xlim()
     assert low < 32 < high
 
@@ -157,7 +148,6 @@ def test_a_single_load_and_a_single_pool_make_a_plot() -> None:
 def test_a_dollar_sign_and_markup_in_a_name_are_just_text() -> None:
     name = "<script>$x_{1$</script>"
     plot = drawn(sweep(depths=(0,), routes=(name,), loads=(1, 10)), route=name)["throughput"]
-
     picture = plots.svg(plot, "x")
     assert "<script" not in picture
     assert "&lt;script&gt;$x_{1$&lt;/script&gt;: throughput" in picture
@@ -172,10 +162,9 @@ def test_names_of_lines_that_end_alike_are_pushed_apart_and_others_stay() -> Non
 def test_pictures_are_the_same_each_time() -> None:
     results = one_route(depths=(0, 3), loads=(1, 64))
     (first, *_), (second, *_) = (
-        plots.draw(Summary(results, findings(results), "table")),
+        plots.draw(RouteSummary(results, findings(results), "table")),
         drawn(results).values(),
     )
-
     assert plots.svg(first, "a") == plots.svg(second, "a")
     assert plots.png(first) == plots.png(second)
 
@@ -183,7 +172,6 @@ def test_pictures_are_the_same_each_time() -> None:
 def test_an_svg_stands_in_a_page_named_without_ids_of_others_and_in_the_page_s_colours() -> None:
     plot = drawn(one_route(depths=(0, 3), loads=(1, 64)))["throughput"]
     picture, other = plots.svg(plot, "a"), plots.svg(plot, "b")
-
     root = ET.fromstring(picture)
     assert root.attrib["role"] == "img"
     assert root.attrib["aria-label"] == plot.alt

@@ -10,17 +10,15 @@ from gateway.config import parse
 from gateway.model import Engine
 from gateway.state.fleet import Fleet
 from gateway.tools.sweep.profile_files import profiles
-from gateway.tools.sweep.sweep_values import Cell, Results
+from gateway.tools.sweep.sweep_values import Results, SweepCell
 from gateway.upstream.poller import mismatch
 from gateway.wire.vllm.engine import EngineReading
-from tests.tools.sweep.synthetic import sweep
+from tests.tools.sweep.synthetic import sweep, with_pools
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from gateway.config import Config
-    from gateway.tools.sweep.sweep_values import Pool
 
 CONFIG = """
 model: glm-ocr
@@ -46,10 +44,6 @@ def config(folder: Path, found: Results, text: str = CONFIG) -> Config:
     return parse(text, "routes.yaml", folder, {})
 
 
-def with_pools(found: Results, pools: Mapping[str, Pool]) -> Results:
-    return replace(found, setting=replace(found.setting, pools=dict(pools)))
-
-
 def test_the_gateway_takes_it_as_it_is(tmp_path: Path) -> None:
     fleet = Fleet.of(config(tmp_path, results()))
     assert fleet.chosen_by["table"] == "profile"
@@ -62,7 +56,7 @@ def test_points_are_the_means_of_valid_closed_loop_windows() -> None:
         window for window in found.windows if window.cell.pool == "plain" and window.cell.load == 32
     )
     spoilt = replace(third, rate=1.0, invalid=("1 request failed",))
-    open_loop = replace(first, rate=1.0, cell=Cell("table", "plain", 32, per_s=5.0))
+    open_loop = replace(first, rate=1.0, cell=SweepCell("table", "plain", 32, per_s=5.0))
     windows = tuple(spoilt if window is third else window for window in found.windows)
     points = profile(Results(found.setting, (*windows, open_loop)))["pools"]["plain"]
     assert [load for load, _, _ in points] == [1, 32, 256]
@@ -118,8 +112,7 @@ def test_engines_of_another_version_or_config_are_noticed(tmp_path: Path) -> Non
 
 def test_engines_of_mixed_versions_are_all_noticed(tmp_path: Path) -> None:
     found = results()
-    pools = found.setting.pools
-    mixed = with_pools(found, pools | {"mtp3": replace(pools["mtp3"], version="0.31.0")})
+    mixed = with_pools(found, mtp3=replace(found.setting.pools["mtp3"], version="0.31.0"))
     engine, seen = Engine("p", "http://p:80", "plain", 0), EngineReading(0, 0, True, 0, 0, 0)
     told = mismatch(config(tmp_path, mixed), engine, seen, "simulated")
     assert told.endswith("measured on simulated (plain), 0.31.0 (mtp3)")
@@ -127,7 +120,7 @@ def test_engines_of_mixed_versions_are_all_noticed(tmp_path: Path) -> None:
 
 def test_engines_that_told_no_version_are_compared_with_none(tmp_path: Path) -> None:
     found = results()
-    silent = with_pools(found, {name: replace(of, version="") for name, of in found.setting.pools.items()})
+    silent = with_pools(found, **{name: replace(of, version="") for name, of in found.setting.pools.items()})
     assert "engine_version" not in profile(silent)["meta"]
 
 

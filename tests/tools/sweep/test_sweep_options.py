@@ -16,7 +16,6 @@ def parsed(*options: str) -> argparse.Namespace:
 
 def test_without_options_it_is_the_published_grid() -> None:
     options = parsed()
-
     assert options.concurrency == (1, 10, 24, 32, 40, 64, 80, 128, 256)
     assert (options.window, options.out, options.config) == (120, Path("out"), None)
     assert options.rate == ()
@@ -24,7 +23,6 @@ def test_without_options_it_is_the_published_grid() -> None:
 
 def test_lists_are_sorted_and_hold_each_once() -> None:
     options = parsed("--concurrency", "64, 1,64", "--rate", "2.5,1", "--routes", "text,table,text")
-
     assert options.concurrency == (1, 64)
     assert options.rate == (1, 2.5)
     assert options.routes == ("text", "table")
@@ -32,7 +30,6 @@ def test_lists_are_sorted_and_hold_each_once() -> None:
 
 def test_engines_and_prompts_are_pairs() -> None:
     options = parsed("--engine", "0=http://a:1", "--engine", "3=http://b:1", "--prompt", "text=OCR: a=b")
-
     assert options.engine == [(0, "http://a:1"), (3, "http://b:1")]
     assert options.prompt == [("text", "OCR: a=b")]
 

@@ -10,8 +10,8 @@ from gateway.engines.vllm_page import EngineCounts, metrics_page
 from gateway.errors import ConfigError
 from gateway.model import Engine
 from gateway.tools.sweep import targets
-from gateway.tools.sweep.sweep_values import Pool
-from gateway.tools.sweep.targets import Found
+from gateway.tools.sweep.sweep_values import SweptPool
+from gateway.tools.sweep.targets import EngineFacts
 from gateway.upstream.client import EngineClient
 from tests.support import FakeEngine, served
 from tests.tools.sweep.support import simulated
@@ -49,11 +49,9 @@ def test_a_configuration_is_cut_down_to_what_is_asked_for(path: Path) -> None:
         "table": ("mtp3",),
         "key-value": ("plain",),
     }
-
     some = targets.configured(path, ["mtp3"], None)
     assert list(some.pools) == ["mtp3"]
     assert {name: some.pools_of(name) for name in some.routes} == {"text": ("mtp3",), "table": ("mtp3",)}
-
     assert list(targets.configured(path, None, ["table"]).routes) == ["table"]
 
 
@@ -76,7 +74,6 @@ def test_what_the_configuration_does_not_have_is_named(
 
 def test_engines_by_depth_are_pools_named_after_it() -> None:
     config = targets.named([(3, "http://c:1"), (0, "http://a:1/"), (0, "http://b:1")], "dots", None)
-
     assert config.model == "dots"
     assert {name: (pool.depth, pool.engines) for name, pool in config.pools.items()} == {
         "depth0": (0, ("http://a:1", "http://b:1")),
@@ -94,9 +91,7 @@ def test_an_engine_without_a_url_is_refused() -> None:
 
 async def test_every_address_of_a_name_is_an_engine() -> None:
     config = targets.named([(0, "dns+http://localhost:81"), (3, "http://c:1")], "glm-ocr", None)
-
     found = await targets.engines(config)
-
     assert found == (
         Engine("127.0.0.1:81", "http://127.0.0.1:81", "depth0", 0),
         Engine("c:1", "http://c:1", "depth3", 3),
@@ -109,12 +104,10 @@ async def test_pools_that_cannot_be_swept_are_all_named(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("gateway.upstream.discovery.addresses_of", addresses_of)
     pools = "{cpu: {engines: [embedded]}, far: {engines: ['dns+http://h.invalid:1']}}"
-
     with pytest.raises(ConfigError) as refused:
         await targets.engines(
             parse(f"{{model: m, pools: {pools}, routes: {{text: {{}}}}}}", "routes.yaml", Path(), {})
         )
-
     assert "pool cpu: the embedded engine cannot be swept" in problems(refused)
     assert "pool far: dns+http://h.invalid:1: no engine has this name" in problems(refused)
 
@@ -123,15 +116,13 @@ async def test_engines_tell_what_they_are() -> None:
     async with simulated(0) as plain, simulated(3) as deep, EngineClient() as client:
         config = targets.named([(0, plain.url), (3, deep.url)], "glm-ocr", ["text"])
         engines = (plain, deep)
-
         found = await targets.check(client, config, engines)
-
     assert found["e3"].simulated == "h100-9b"
     assert found["e3"].time_scale == 20
     assert found["e3"].version.endswith("+simulated")
     assert targets.pools(config, engines, found) == {
-        "depth0": Pool(0, version=found["e0"].version),
-        "depth3": Pool(3, {"method": "mtp", "num_speculative_tokens": 3}, version=found["e3"].version),
+        "depth0": SweptPool(0, version=found["e0"].version),
+        "depth3": SweptPool(3, {"method": "mtp", "num_speculative_tokens": 3}, version=found["e3"].version),
     }
 
 
@@ -180,7 +171,8 @@ async def test_simulated_and_real_engines_are_never_compared() -> None:
 def test_a_pool_of_several_versions_says_so() -> None:
     config = targets.named([(0, "http://a:1"), (0, "http://b:1")], "glm-ocr", ["text"])
     engines = [Engine(name, f"http://{name}:1", "depth0", 0) for name in "ab"]
-    found = {"a": Found("0.31.0", "", 1), "b": Found("0.30.1", "", 1)}
-
-    assert targets.pools(config, engines, found) == {"depth0": Pool(0, engines=2, version="0.30.1, 0.31.0")}
-    assert targets.pools(config, (), {}) == {"depth0": Pool(0, engines=0)}
+    found = {"a": EngineFacts("0.31.0", "", 1), "b": EngineFacts("0.30.1", "", 1)}
+    assert targets.pools(config, engines, found) == {
+        "depth0": SweptPool(0, engines=2, version="0.30.1, 0.31.0")
+    }
+    assert targets.pools(config, (), {}) == {"depth0": SweptPool(0, engines=0)}

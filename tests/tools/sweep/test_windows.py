@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.model import Speculation
-from gateway.tools.sweep.engine_clients import Record
-from gateway.tools.sweep.sweep_values import Cell, Spread, Window
-from gateway.tools.sweep.windows import Sample, elapsed, foreign, steady, window
+from gateway.tools.sweep.engine_clients import EndedRequest
+from gateway.tools.sweep.sweep_values import Spread, SweepCell, Window
+from gateway.tools.sweep.windows import EngineSample, elapsed, others_requests, steady, window
 from gateway.wire.vllm.engine import EngineReading, EngineWork, Simulated
 
 LOAD = 4
-CELL = Cell("table", "mtp3", LOAD)
+CELL = SweepCell("table", "mtp3", LOAD)
 OPTIONAL = ("kv_usage", "cache_hits", "cache_queries", "first_tokens", "steps", "steps_s")
 STARTED = "2026-01-02T03:04:05Z"
 seeds = st.integers(0, 2**32 - 1)
@@ -37,14 +37,14 @@ def sample(
     sent: int = 0,
     speculation: Speculation | None = None,
     **work: Any,
-) -> Sample:
+) -> EngineSample:
     reading = EngineReading(
         running, waiting, True, tokens, prompt, finished, {"0": speculation} if speculation else {}
     )
-    return Sample(at, EngineWork(reading, **work), in_flight, sent)
+    return EngineSample(at, EngineWork(reading, **work), in_flight, sent)
 
 
-def series(rates: Any, *, load: int = LOAD) -> list[Sample]:
+def series(rates: Any, *, load: int = LOAD) -> list[EngineSample]:
     """A load's samples, one a second, with so many tokens written between them."""
     written = np.concatenate([[0.0], np.cumsum(rates)])
     return [
@@ -62,22 +62,24 @@ def record(
     speculation: Speculation | None = None,
     error: str = "",
     truncated: bool = False,
-) -> Record:
-    return Record(sent, first, ended, tokens, speculation, error, truncated)
+) -> EndedRequest:
+    return EndedRequest(sent, first, ended, tokens, speculation, error, truncated)
 
 
-def cell(rates: Any, records: list[Record]) -> Window:
+def cell(rates: Any, records: list[EndedRequest]) -> Window:
     """A cell that is a window from its second sample to its last but one; what was sent was answered."""
     samples = series(rates)
     idle, last = samples[0], samples[-1]
     sent = max(LOAD, len(records))
     samples[0] = sample(idle.at)
     samples[-1] = sample(last.at, last.work.reading.generation_tokens, sent=sent)
-    samples[1:-1] = [Sample(one.at, one.work, LOAD, sent) for one in samples[1:-1]]
+    samples[1:-1] = [EngineSample(one.at, one.work, LOAD, sent) for one in samples[1:-1]]
     return measured(samples, records)
 
 
-def measured(samples: list[Sample], records: list[Record], *, of: Cell = CELL, warm: bool = True) -> Window:
+def measured(
+    samples: list[EngineSample], records: list[EndedRequest], *, of: SweepCell = CELL, warm: bool = True
+) -> Window:
     return window(of, "e:1", samples, 1, len(samples) - 2, records, started=STARTED, steady=warm)
 
 
@@ -134,7 +136,7 @@ def test_a_simulated_engines_seconds_are_its_own() -> None:
     ]
     assert elapsed(samples[3], samples[5]) == 20
     assert steady(samples, 1)
-    assert not steady([Sample(one.at, EngineWork(one.work.reading), 1, 1) for one in samples], 1)
+    assert not steady([EngineSample(one.at, EngineWork(one.work.reading), 1, 1) for one in samples], 1)
 
 
 def test_only_ours_is_not_foreign() -> None:
@@ -143,7 +145,7 @@ def test_only_ours_is_not_foreign() -> None:
         sample(1, running=3, waiting=1, finished=102, in_flight=4, sent=7),
         sample(2, finished=107, in_flight=0, sent=7),
     ]
-    assert foreign(samples, LOAD) == ""
+    assert others_requests(samples, LOAD) == ""
 
 
 @pytest.mark.parametrize(
@@ -154,12 +156,12 @@ def test_only_ours_is_not_foreign() -> None:
         (sample(1, finished=103, sent=2), "3 finished, 2 were ours"),
     ],
 )
-def test_what_cannot_be_ours_is_foreign(now: Sample, said: str) -> None:
-    assert said in foreign([sample(0, finished=100), now], LOAD)
+def test_what_cannot_be_ours_is_foreign(now: EngineSample, said: str) -> None:
+    assert said in others_requests([sample(0, finished=100), now], LOAD)
 
 
 def test_an_engine_that_works_before_we_do_is_somebody_elses() -> None:
-    assert "the engine had 1, at most 0 were ours" in foreign([sample(0, running=1)], LOAD)
+    assert "the engine had 1, at most 0 were ours" in others_requests([sample(0, running=1)], LOAD)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30), st.booleans())
@@ -172,7 +174,7 @@ def test_requests_that_come_and_go_are_never_foreign(moves: list[tuple[int, int]
         known = done if late else ended
         samples.append(sample(at, running=sent - known, finished=known, in_flight=sent - ended, sent=sent))
         done = ended
-    assert foreign(samples, 1000) == ""
+    assert others_requests(samples, 1000) == ""
 
 
 def test_a_window_counts_what_happened_in_it() -> None:
@@ -280,7 +282,7 @@ def test_too_few_samples_have_no_standard_error() -> None:
     assert "too few samples for a standard error" not in enough.flags
 
 
-def answers(seed: int, count: int = 60) -> list[Record]:
+def answers(seed: int, count: int = 60) -> list[EndedRequest]:
     """Answers over a minute, each with some 100 drafts of 3 tokens, of which 60% are accepted."""
     rng = np.random.default_rng(seed)
     told = []
@@ -293,7 +295,11 @@ def answers(seed: int, count: int = 60) -> list[Record]:
 
 
 def speculating(
-    records: list[Record], factor: float = 1.0, *, aborted: int = 0, counted: list[Record] | None = None
+    records: list[EndedRequest],
+    factor: float = 1.0,
+    *,
+    aborted: int = 0,
+    counted: list[EndedRequest] | None = None,
 ) -> Window:
     """A cell whose engine counts, second by second, `factor` times the accepted tokens that answers tell."""
     samples = []
@@ -425,7 +431,7 @@ def test_a_simulated_engine_without_its_load_is_told() -> None:
         "this machine was busy: the simulated engine had 2.0 of 4 requests"
     )
     # In an open loop the load is what it is.
-    open_loop = measured(samples, records, of=Cell("table", "mtp3", LOAD, per_s=3.0))
+    open_loop = measured(samples, records, of=SweepCell("table", "mtp3", LOAD, per_s=3.0))
     assert not any("of 4 requests" in flag for flag in open_loop.flags)
 
 
@@ -488,7 +494,9 @@ def test_an_open_loop_tells_what_it_did_not_send(sent: float, skipped: float, to
         for at, one in enumerate(series(noisy(1, 60)))
     ]
     samples[0] = sample(0)
-    found = measured(samples, [record(1, 20) for _ in range(20)], of=Cell("table", "mtp3", LOAD, per_s=4.0))
+    found = measured(
+        samples, [record(1, 20) for _ in range(20)], of=SweepCell("table", "mtp3", LOAD, per_s=4.0)
+    )
     assert found.flags == told
     closed = measured(samples, [record(1, 20) for _ in range(20)])
     assert closed.flags == ()

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.mistral.page_tables import Table, lift_tables
+from gateway.wire.mistral.page_tables import PageTable, lift_tables
 
 HTML = "<table><tr><th>item</th><th>sum</th></tr><tr><td>a | b</td><td>1</td></tr></table>"
 MARKDOWN = "| item | sum |\n| --- | --- |\n| a \\| b | 1 |"
@@ -13,10 +13,10 @@ def test_tables_leave_a_link_behind_and_are_in_the_form_that_is_asked_for(found:
     page = f"# Bill\n\n{found}\n\nThank you | come again"
     text, tables = lift_tables(page, "html")
     assert text == "# Bill\n\n[tbl-0.html](tbl-0.html)\n\nThank you | come again"
-    assert tables == [Table("tbl-0.html", HTML, "html")]
+    assert tables == [PageTable("tbl-0.html", HTML, "html")]
     text, tables = lift_tables(page, "markdown")
     assert text == "# Bill\n\n[tbl-0.md](tbl-0.md)\n\nThank you | come again"
-    assert tables == [Table("tbl-0.md", MARKDOWN, "markdown")]
+    assert tables == [PageTable("tbl-0.md", MARKDOWN, "markdown")]
 
 
 def test_they_are_numbered_in_their_order_whatever_their_form() -> None:
@@ -38,7 +38,7 @@ def test_what_is_no_table_stays(page: str) -> None:
 
 def test_a_table_in_a_table_is_not_one_of_its_own() -> None:
     inner = "<table><tr><td>outer<table><tr><td>inner</td></tr></table></td></tr></table>"
-    assert lift_tables(inner, "html")[1] == [Table("tbl-0.html", inner, "html")]
+    assert lift_tables(inner, "html")[1] == [PageTable("tbl-0.html", inner, "html")]
 
 
 def test_cells_that_span_several_leave_the_others_empty() -> None:
@@ -82,7 +82,7 @@ def test_pipes_may_be_missing_at_the_ends_and_markup_is_escaped() -> None:
 def test_what_has_no_cells_or_too_many_or_cannot_be_read_keeps_its_form(page: str) -> None:
     text, tables = lift_tables(page, "markdown")
     assert text == "[tbl-0.html](tbl-0.html)"
-    assert tables == [Table("tbl-0.html", page, "html")]
+    assert tables == [PageTable("tbl-0.html", page, "html")]
 
 
 PIECES = st.sampled_from(

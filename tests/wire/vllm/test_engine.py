@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bench.serving import SHARED
 from gateway.engines.vllm_json import speculative_object
 from gateway.engines.vllm_page import FINISH_REASONS, EngineCounts, LatencyHistogram, metrics_page
-from gateway.model import Speculation
+from gateway.model import Speculation, SpeculationFault
 from gateway.wire.vllm.engine import (
     EngineReading,
     EngineWork,
@@ -256,34 +256,40 @@ def test_what_is_told_of_an_answer_is_read_as_it_was(histogram: list[int], data:
     told = read_speculation(
         json.dumps({"speculative_decoding": speculative_object(histogram, draft_tokens)}).encode()
     )
-    assert told is not None
+    assert isinstance(told, Speculation)
     assert (told.drafts, told.accepted, told.draft_tokens) == (drafts, accepted, draft_tokens)
     assert sum(told.accepted_per_position) == accepted
     assert list(told.accepted_per_position) == sorted(told.accepted_per_position, reverse=True)
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "fault"),
     [
-        {"acceptance_histogram": None},
-        {"acceptance_histogram": []},
-        {"acceptance_histogram": [110]},
-        {"acceptance_histogram": [20, 26, 26, -38]},
-        {"acceptance_histogram": [20, 26, 26, 38.5]},
-        {"acceptance_histogram": [20, 26, 26, 37]},
-        {"acceptance_histogram": [0] * 200},
-        {"acceptance_histogram": "20,26,26,38"},
-        {"num_spec_steps": 109},
-        {"num_spec_steps": None},
-        {"num_accepted_draft_tokens": 191},
-        {"num_draft_tokens": 191},
-        {"num_draft_tokens": 331},
-        {"num_draft_tokens": 2**60},
+        ({"acceptance_histogram": None}, SpeculationFault.FORMAT),
+        ({"acceptance_histogram": []}, SpeculationFault.FORMAT),
+        ({"acceptance_histogram": [110]}, SpeculationFault.FORMAT),
+        ({"acceptance_histogram": [20, 26, 26, -38]}, SpeculationFault.FORMAT),
+        ({"acceptance_histogram": [20, 26, 26, 38.5]}, SpeculationFault.FORMAT),
+        ({"acceptance_histogram": [20, 26, 26, 37]}, SpeculationFault.HISTOGRAM_SUMS),
+        ({"acceptance_histogram": [0] * 200}, SpeculationFault.FORMAT),
+        ({"acceptance_histogram": "20,26,26,38"}, SpeculationFault.FORMAT),
+        ({"num_spec_steps": 109}, SpeculationFault.HISTOGRAM_SUMS),
+        ({"num_spec_steps": None}, SpeculationFault.FORMAT),
+        ({"num_accepted_draft_tokens": 191}, SpeculationFault.HISTOGRAM_SUMS),
+        ({"num_draft_tokens": 191}, SpeculationFault.ACCEPTED_OVER_DRAFTED),
+        ({"num_draft_tokens": 331}, SpeculationFault.DRAFTED_OVER_POSITIONS),
+        ({"num_draft_tokens": 2**60}, SpeculationFault.FORMAT),
     ],
 )
-def test_figures_that_do_not_add_up_are_no_figures(changed: dict[str, object]) -> None:
+def test_figures_that_do_not_add_up_are_no_figures(
+    changed: dict[str, object], fault: SpeculationFault
+) -> None:
     figures = {**speculative_object([20, 26, 26, 38], 330), **changed}
-    assert read_speculation(json.dumps({"speculative_decoding": figures}).encode()) is None
+    assert read_speculation(json.dumps({"speculative_decoding": figures}).encode()) is fault
+
+
+def test_another_versions_object_is_no_figure() -> None:
+    assert read_speculation(b'{"speculative_decoding": {"drafts": 3}}') is SpeculationFault.FORMAT
 
 
 @pytest.mark.parametrize(
@@ -310,7 +316,7 @@ def test_recorded_answers_are_read(name: str, drafts: int) -> None:
     recorded = (CAPTURES / "per_request_metrics" / name).read_text()
     (metrics,) = re.findall(r'"metrics":(\{.*\})\}', recorded)
     told = read_speculation(metrics.encode())
-    assert told is not None
+    assert isinstance(told, Speculation)
     assert told.drafts == drafts
 
 
@@ -376,7 +382,9 @@ def test_no_series_break_the_readers(lines: list[str]) -> None:
 def test_what_was_drafted_adds_up_or_is_not_told(told: dict[str, object]) -> None:
     raw = json.dumps({"speculative_decoding": {**speculative_object([2, 1, 1], 8), **told}}).encode()
     found = read_speculation(raw)
-    assert found is None or (found.adds_up and found.accepted == sum(found.accepted_per_position))
+    assert isinstance(found, SpeculationFault) or (
+        found is not None and found.adds_up and found.accepted == sum(found.accepted_per_position)
+    )
 
 
 @given(st.binary(max_size=60))

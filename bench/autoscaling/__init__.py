@@ -1,1 +1,0 @@
-"""The rule that pools are scaled by, in a closed loop with simulated engines: does it settle?"""

@@ -1,1 +1,0 @@
-"""How the gateway's cost grows: with engines, routes, requests at once, bodies and events."""

@@ -1,0 +1,222 @@
+"""All connections from clients: how many there may be, and which have taken too long."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.errors import GatewayError, RequestTimeout, Unavailable
+from gateway.policy.admit.connection_limits import ADMIN_CONNECTIONS, heads_in_parts
+from gateway.wire.http.phases import ConnectionPhase
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from gateway.config.schema import Limits
+
+log = logging.getLogger(__name__)
+
+# Connections beyond the limit that are being told so.
+_REFUSED_AT_ONCE = 64
+_LOG_S = 60.0
+
+
+class Registered(Protocol):
+    """What a connection is asked for here.
+
+    Attributes:
+        admin: it came to the admin port.
+        placed: it counts as one of the connections that there may be.
+        client: host and port.
+    """
+
+    admin: bool
+    placed: bool
+    client: tuple[str, int] | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it takes no more requests."""
+
+    @property
+    def unread(self) -> bool:
+        """Whether the client has sent what nobody has read yet."""
+
+    def shutdown(self) -> None:
+        """Close when nothing is under way, or as soon as nothing is."""
+
+    def check(self, now: float, body_s: float) -> None:
+        """End it if its client is too slow to send a body or to read an answer."""
+
+    def close(self) -> None:
+        """Take no more requests; the client gets what has been written."""
+
+    def refuse(self, error: GatewayError) -> None:
+        """Answer with an error, and end."""
+
+    def abort(self) -> None:
+        """Drop it, with all that waits to be sent."""
+
+
+class ConnectionRegistry:
+    """The connections of a server by what they wait for, and what has become of them.
+
+    It is uvicorn's `server_state`, to which `connections`, `tasks`, `total_requests` and `default_headers`
+    belong.
+
+    Attributes:
+        idle: without a request, since when; the first has waited longest, as in all of these.
+        heads: with a part of a head, since when.
+        busy: with a request, or an answer that the client has yet to read.
+        leaving: answered for the last time, but maybe still sending.
+        places: taken, on the public port (False) and on the admin port (True).
+        refused: connections ended by the gateway, by reason.
+    """
+
+    def __init__(
+        self,
+        limits: Callable[[], Limits],
+        capacity: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            limits: returns those in force.
+            capacity: returns how many clients may be connected.
+            clock: seconds.
+        """
+        self.connections: set[Registered] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.total_requests = 0
+        self.default_headers: list[tuple[bytes, bytes]] = []
+        self.limits = limits
+        self.clock = clock
+        self.idle: dict[Registered, float] = {}
+        self.heads: dict[Registered, float] = {}
+        self.busy: dict[Registered, float] = {}
+        self.leaving: dict[Registered, float] = {}
+        self.places: Counter[bool] = Counter()
+        self.refused: Counter[str] = Counter()
+        self._find_capacity = capacity
+        self._capacity = capacity()
+        self._logged: Counter[str] = Counter()
+        self._logged_at = -_LOG_S
+        nowhere: dict[Registered, float] = {}
+        self._of_phase = {
+            ConnectionPhase.IDLE: self.idle,
+            ConnectionPhase.HEAD: self.heads,
+            ConnectionPhase.EXCHANGE: self.busy,
+            ConnectionPhase.LAST_ANSWER: self.busy,
+            ConnectionPhase.UNREAD: self.busy,
+            ConnectionPhase.LINGERING: self.leaving,
+            ConnectionPhase.CLOSING: self.busy,
+            ConnectionPhase.CLOSED: nowhere,
+        }
+        self._nowhere = nowhere
+
+    def admit(self, new: Registered) -> bool:
+        """Whether a new connection gets a place; who asks for nothing, or slowly, makes room for it."""
+        self.connections.add(new)
+        if self.places[new.admin] < (ADMIN_CONNECTIONS if new.admin else self._capacity):
+            self.places[new.admin] += 1
+        elif longest := self._longest(new.admin):
+            self.refused["closed_for_room"] += 1
+            longest.placed = False
+            longest.abort()
+        elif len(self.connections) - self.places.total() > _REFUSED_AT_ONCE:
+            self.refused["too_many_connections"] += 1
+            new.abort()
+            return False
+        else:
+            new.refuse(
+                Unavailable(
+                    "the gateway has as many connections as it may (limits.connections); retry shortly",
+                    code="too_many_connections",
+                    retry_after=1,
+                )
+            )
+            return False
+        self.idle[new] = self.clock()
+        return True
+
+    def move(self, one: Registered, before: ConnectionPhase, after: ConnectionPhase) -> None:
+        """Take over that a connection is in another phase."""
+        old, new = self._of_phase[before], self._of_phase[after]
+        if old is not new:
+            old.pop(one, None)
+            if new is not self._nowhere:
+                new[one] = self.clock()
+
+    def remove(self, one: Registered) -> None:
+        """Forget a connection that is gone."""
+        self.connections.discard(one)
+        self.places[one.admin] -= one.placed
+
+    def check(self) -> None:
+        """End what has taken too long; to be called about twice a second."""
+        now, limits = self.clock(), self.limits()
+        self._capacity = self._find_capacity()
+        # Where the process itself is late, what has come in time may lie unread.
+        for one in _before(self.idle, now - limits.keep_alive_s):
+            if not one.unread:
+                one.close()
+        for one in _before(self.heads, now - limits.header_s):
+            if one.unread and now - self.heads[one] < 2 * limits.header_s:
+                continue
+            one.refuse(
+                RequestTimeout(
+                    f"the headers did not come within {limits.header_s:g} s (limits.header_s)",
+                    code="header_timeout",
+                )
+            )
+        for one in [*self.leaving, *self.busy]:
+            one.check(now, limits.body_s)
+        if now - self._logged_at >= _LOG_S and (news := self.refused - self._logged):
+            log.warning(
+                "connections ended by the gateway: %s",
+                ", ".join(f"{count} {reason}" for reason, count in sorted(news.items())),
+            )
+            self._logged, self._logged_at = self.refused.copy(), now
+
+    def check_heads(self) -> None:
+        """End the longest of too many that have sent parts of a head; nearly all heads come in one piece."""
+        if len(self.heads) > heads_in_parts(self.limits().header_bytes):
+            self.refused["closed_for_room"] += 1
+            next(iter(self.heads)).abort()
+
+    def close_idle(self, now: float, patience_s: float) -> frozenset[tuple[str, int]]:
+        """Close those that have been idle for so long; return the clients of the others, by host and port.
+
+        While the gateway stops, all answers tell their clients to close, but for those that began before. So
+        a connection that is not closed by its answer stays until it has been idle for as long as its client
+        may keep it. One with unread bytes is not idle: they are a request.
+        """
+        for one in _before(self.idle, now - patience_s):
+            if not one.unread:
+                one.close()
+        others = (*self.idle, *self.heads, *self.busy)
+        return frozenset(one.client for one in others if one.client and not one.ended)
+
+    def _longest(self, admin: bool) -> Registered | None:
+        """Who makes room first: those that have had their answers, then who has not asked for longest."""
+        if leaves := next((one for one in self.leaving if one.placed and one.admin is admin), None):
+            return leaves
+        first = [
+            next(((since, one) for one, since in group.items() if one.admin is admin), None)
+            for group in (self.idle, self.heads)
+        ]
+        return min(filter(None, first), key=lambda entry: entry[0], default=(0.0, None))[1]
+
+
+def _before(group: dict[Registered, float], end: float) -> list[Registered]:
+    """Return those that have been in a group since before a time: the first ones."""
+    found = []
+    for one, since in group.items():
+        if since > end:
+            break
+        found.append(one)
+    return found
