@@ -13,7 +13,7 @@ from typing import Any
 
 from deploy.checks.schemas import CRDS
 
-# By distribution: its module, and the kinds wanted.
+# By distribution: its module, and the kinds that are used here.
 MODELS = {
     "cloudcoil-models-keda": ("cloudcoil.models.keda.v1alpha1", ("ScaledObject", "TriggerAuthentication")),
     "cloudcoil-models-prometheus-operator": (

@@ -1,4 +1,4 @@
-"""Rendered objects and what is asked of them: pods by their owners, selectors, where a problem is."""
+"""Rendered objects: pods by their owners, selectors, and a problem with the place where it is."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Pod:
 
     @property
     def serves(self) -> bool:
-        """Whether the pods run until they are told to stop."""
+        """Whether the pods run until they are stopped."""
         return bool(self.spec.get("restartPolicy", "Always") == "Always")
 
     @cached_property

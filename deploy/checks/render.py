@@ -1,4 +1,4 @@
-"""Kustomizations to objects, with kubectl; no cluster is asked."""
+"""Renders kustomizations to objects, with kubectl and without a cluster."""
 
 from __future__ import annotations
 

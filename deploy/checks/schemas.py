@@ -67,14 +67,14 @@ def _check(document: Document) -> Iterator[Problem]:
     if has_spec and "spec" not in document and document["kind"] != "Namespace":
         yield Problem(name, "spec", "is missing")
     for error in sorted(validator.iter_errors(document), key=lambda error: list(map(str, error.path))):
-        yield _told(name, document, error)
+        yield _problem(name, document, error)
     yield from (Problem(name, where, text) for where, text in _values(document, ()))
     shape = _DNS_LABEL if document["kind"] == "Service" else _DNS
     if not shape.fullmatch(str(document.get("metadata", {}).get("name", ""))):
         yield Problem(name, "metadata.name", "must be lower-case letters, digits and '-'")
 
 
-def _told(name: str, document: Document, error: ValidationError) -> Problem:
+def _problem(name: str, document: Document, error: ValidationError) -> Problem:
     cause = best_match([error]) or error
     text = cause.message
     if cause.validator == "additionalProperties" and isinstance(cause.schema, dict):
@@ -99,9 +99,9 @@ def where(document: Any, path: Iterable[str | int]) -> str:
 
 def _values(value: object, path: tuple[str | int, ...]) -> Iterator[tuple[str, str]]:
     """Yield what schemas leave open: empty values, labels, quantities."""
-    told = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
     if value is None:
-        yield told, "is empty: write {} (or a value), or leave the key out"
+        yield place, "is empty: write {} (or a value), or leave the key out"
     elif isinstance(value, list):
         for index, entry in enumerate(value):
             yield from _values(entry, (*path, index))
@@ -109,11 +109,11 @@ def _values(value: object, path: tuple[str | int, ...]) -> Iterator[tuple[str, s
         if path and path[-1] in _LABELS:
             for key, entry in value.items():
                 if problem := _label(key, entry):
-                    yield f"{told}[{key}]", problem
+                    yield f"{place}[{key}]", problem
         if path[-2:] and path[-1] in ("limits", "requests") and path[-2] == "resources":
             for key, entry in value.items():
                 if not _QUANTITY.fullmatch(str(entry)):
-                    yield f"{told}.{key}", f"{entry!r} is no quantity; 500m, 2, 1.5Gi and 4e9 are"
+                    yield f"{place}.{key}", f"{entry!r} is no quantity; 500m, 2, 1.5Gi and 4e9 are"
         for key, entry in value.items():
             yield from _values(entry, (*path, key))
 

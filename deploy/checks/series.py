@@ -169,7 +169,7 @@ def _with_recorded(
         ready = {
             name: made for name, expr in left.items() if (made := _labels(expr, found, left)) is not None
         }
-        # A circle, or an expression that is not valid: told elsewhere, and any label is taken.
+        # A circle, or an expression that is not valid: problems of their own, and any label is taken.
         for name in ready or left:
             found[name] = ready.get(name) or None
         left = {name: expr for name, expr in left.items() if name not in (ready or left)}
@@ -209,9 +209,9 @@ def of_scalers(rendering: Rendering) -> Iterator[Query]:
             for kind in ("external", "pods", "object"):
                 if name := at(metric, kind, "metric", "name"):
                     labels = at(metric, kind, "metric", "selector", "matchLabels").items()
-                    wanted = ", ".join(f"{label}={json.dumps(value)}" for label, value in labels)
+                    selector = ", ".join(f"{label}={json.dumps(value)}" for label, value in labels)
                     where = f"spec.metrics[{index}].{kind}.metric"
-                    yield Query(name_of(scaler), where, f"{name}{{{wanted}}}")
+                    yield Query(name_of(scaler), where, f"{name}{{{selector}}}")
 
 
 def of_dashboards(rendering: Rendering) -> Iterator[Query]:

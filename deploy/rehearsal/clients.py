@@ -217,12 +217,12 @@ def _whole(body: bytes, tokens: int) -> str | None:
 
 def _streamed(body: bytes, tokens: int) -> str | None:
     events = [line.removeprefix("data: ") for line in body.decode().splitlines() if line]
-    told = [json.loads(event) for event in events if event != "[DONE]"]
-    if any("error" in event for event in told):
+    chunks = [json.loads(event) for event in events if event != "[DONE]"]
+    if any("error" in event for event in chunks):
         return "an error event"
-    if not told or events[-1] != "[DONE]":
+    if not chunks or events[-1] != "[DONE]":
         return "a stream that broke off"
-    usage = told[-1].get("usage") or {}
+    usage = chunks[-1].get("usage") or {}
     return None if usage.get("completion_tokens") == tokens else "a stream that is not whole"
 
 

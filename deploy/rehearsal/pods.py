@@ -131,7 +131,7 @@ class Pod:
             command: the container's, as a process of this machine.
             url: where it listens.
             lifecycle: as its workload has it.
-            on_ready: hears of each change of readiness; termination counts as not ready.
+            on_ready: called at each change of readiness; termination counts as not ready.
             env: added to this process's own environment.
         """
         self.name = name
@@ -241,7 +241,7 @@ async def _answers(http: httpx.AsyncClient, url: str) -> bool:
 
 
 class Endpoints:
-    """A Service's addresses: what changes is told to who sends there after a delay, as a cluster does."""
+    """A Service's addresses; senders learn of a change after a delay, as in a cluster."""
 
     def __init__(self, delay_s: float, apply: Callable[[frozenset[str]], None]) -> None:
         """Start without addresses.

@@ -171,7 +171,7 @@ def running(
         ports: where each part listens.
         load: options of the load; None for no load.
         scrape_s: how often Prometheus scrapes and evaluates.
-        say: is told what happens.
+        say: called with a line of progress.
 
     Raises:
         ServiceFailed: something does not start.

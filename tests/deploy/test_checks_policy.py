@@ -37,7 +37,7 @@ def of(kind: str, name: str = "x", labels: dict[str, str] | None = None, **spec:
     return {"kind": kind, "metadata": {"name": name, "labels": labels or {}}, "spec": spec}
 
 
-def told(check: Callable[[Rendering], Iterator[Problem]], *documents: Document) -> list[str]:
+def lines(check: Callable[[Rendering], Iterator[Problem]], *documents: Document) -> list[str]:
     return sorted(str(problem) for problem in check(Rendering(documents)))
 
 
@@ -55,7 +55,7 @@ TRIGGER = {"serverAddress": "http://p:9090", "query": "up", "threshold": "1", "i
 class TestAutoscalers:
     def test_one_that_is_right_passes(self) -> None:
         triggers = [{"type": "prometheus", "metadata": TRIGGER}, {"type": "cron", "metadata": {}}]
-        assert not told(
+        assert not lines(
             autoscaling.check, workload(), scaled(minReplicaCount=1, maxReplicaCount=3, triggers=triggers)
         )
 
@@ -76,7 +76,7 @@ class TestAutoscalers:
         ],
     )
     def test_one_that_is_wrong_is_told(self, edit: dict[str, Any], problem: str) -> None:
-        found = told(autoscaling.check, workload(), scaled(**edit))
+        found = lines(autoscaling.check, workload(), scaled(**edit))
         assert found[0].startswith(f"ScaledObject/x: {problem}")
 
     @pytest.mark.parametrize(
@@ -93,19 +93,19 @@ class TestAutoscalers:
     def test_a_trigger_that_is_incomplete_is_told(self, edit: dict[str, Any], problem: str) -> None:
         metadata = {key: value for key, value in {**TRIGGER, **edit}.items() if value is not None}
         scaler = scaled(triggers=[{"type": "prometheus", "name": "waiting", "metadata": metadata}])
-        found = told(autoscaling.check, workload(), scaler)
+        found = lines(autoscaling.check, workload(), scaler)
         (line,) = found
         assert line.startswith(f"ScaledObject/x: spec.triggers[waiting].metadata.{problem}")
 
     def test_two_of_one_workload_are_told(self) -> None:
         hpa = of("HorizontalPodAutoscaler", scaleTargetRef={"kind": "Deployment", "name": "d"}, maxReplicas=2)
-        (problem,) = told(autoscaling.check, workload(), scaled(), hpa)
+        (problem,) = lines(autoscaling.check, workload(), scaled(), hpa)
         assert problem.startswith(
             "Deployment/d: spec: is scaled by ScaledObject/x and HorizontalPodAutoscaler/x"
         )
 
     def test_a_number_of_replicas_that_would_undo_the_scaling_is_told(self) -> None:
-        (problem,) = told(autoscaling.check, workload(replicas=2), scaled())
+        (problem,) = lines(autoscaling.check, workload(replicas=2), scaled())
         assert problem.startswith("Deployment/d: spec.replicas: must not be set: ScaledObject/x scales it")
 
     def test_a_plain_ones_defaults_are_its_own(self) -> None:
@@ -137,10 +137,10 @@ class TestBudgets:
         budget = of("PodDisruptionBudget", minAvailable=1, selector={"matchLabels": LABELS})
         wrong = "with 1 replicas of Deployment/d no pod may ever be evicted"
         assert any(
-            wrong in line for line in told(network.check, workload(), budget, scaled(minReplicaCount=1))
+            wrong in line for line in lines(network.check, workload(), budget, scaled(minReplicaCount=1))
         )
         for least in (0, 2):
-            found = told(network.check, workload(), budget, scaled(minReplicaCount=least))
+            found = lines(network.check, workload(), budget, scaled(minReplicaCount=least))
             assert not any("evicted" in line for line in found)
 
 
@@ -177,7 +177,7 @@ class TestMonitors:
     def test_they_lead_somewhere(self, kind: str, spec: dict[str, Any], problem: str) -> None:
         whole = {"selector": {"matchLabels": LABELS}, "endpoints": [{"port": "http"}], **spec}
         monitor = of(kind, **whole)
-        found = [line for line in told(network.check, workload(), SERVICE, monitor) if line.startswith(kind)]
+        found = [line for line in lines(network.check, workload(), SERVICE, monitor) if line.startswith(kind)]
         assert bool(found) == bool(problem)
         assert all(line.startswith(f"{kind}/x: {problem}") for line in found)
 
@@ -185,7 +185,7 @@ class TestMonitors:
 def test_an_ingress_default_and_an_external_name() -> None:
     ingress = of("Ingress", defaultBackend={"service": {"name": "none", "port": {"number": 80}}})
     external = of("Service", "e", type="ExternalName", externalName="a.example")
-    assert told(network.check, ingress, external) == [
+    assert lines(network.check, ingress, external) == [
         "Ingress/x: spec.defaultBackend: no Service none; there are: e"
     ]
 
@@ -194,7 +194,7 @@ def test_an_object_that_would_land_elsewhere_is_told() -> None:
     placed = {"kind": "ConfigMap", "metadata": {"name": "a", "namespace": "ocr"}}
     lost = {"kind": "ConfigMap", "metadata": {"name": "b"}}
     space = {"kind": "Namespace", "metadata": {"name": "ocr"}}
-    assert told(network.check, placed, lost, space) == [
+    assert lines(network.check, placed, lost, space) == [
         "ConfigMap/b: metadata.namespace: is missing, and others name theirs"
     ]
 

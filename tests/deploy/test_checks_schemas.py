@@ -20,7 +20,7 @@ def of(kind: str, api_version: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
 
 
-def told(*documents: dict[str, Any]) -> list[str]:
+def lines(*documents: dict[str, Any]) -> list[str]:
     return [str(problem) for problem in check(documents)]
 
 
@@ -80,7 +80,7 @@ SCALED = {"scaleTargetRef": {"name": "d"}, "triggers": [{"type": "prometheus", "
 
 
 def test_objects_that_are_right_pass() -> None:
-    assert not told(
+    assert not lines(
         of("ScaledObject", "keda.sh/v1alpha1", **SCALED),
         of(
             "TriggerAuthentication",
@@ -148,11 +148,11 @@ def test_objects_that_are_right_pass() -> None:
     ],
 )
 def test_objects_that_are_wrong_are_told_where_and_what(document: dict[str, Any], problem: str) -> None:
-    found = told(document)
+    found = lines(document)
     assert found[0].startswith(problem), found
 
 
 def test_an_object_that_is_there_twice_is_told() -> None:
     one = of("Service", "v1")
     elsewhere = {**one, "metadata": {"name": "a", "namespace": "b"}}
-    assert told(one, elsewhere, one) == ["Service/a: metadata.name: is there twice; the last one would win"]
+    assert lines(one, elsewhere, one) == ["Service/a: metadata.name: is there twice; the last one would win"]

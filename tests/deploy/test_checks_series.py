@@ -151,7 +151,7 @@ def rules(*found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def told(*documents: dict[str, Any]) -> list[str]:
+def lines(*documents: dict[str, Any]) -> list[str]:
     return [str(problem) for problem in check(Rendering(documents))]
 
 
@@ -170,12 +170,12 @@ def test_a_rules_own_name_may_be_asked_for_by_the_labels_of_what_it_is_made_of()
         {"record": "a:c", "expr": "sum by (route) (ocr_gateway_waiting)"},
         {"alert": "A", "expr": 'sum by (made) (a:b{route="x", pod="y"}) > 0 and on () up == 0'},
     )
-    assert told(found, scaler('a:b{made="x"} or sum by (route) (a:c)')) == []
-    (problem,) = told(found, scaler('sum(a:b{pool="x"})'))
+    assert lines(found, scaler('a:b{made="x"} or sum by (route) (a:c)')) == []
+    (problem,) = lines(found, scaler('sum(a:b{pool="x"})'))
     assert problem == (
         "ScaledObject/s: spec.triggers[0].metadata.query: a:b has no label pool; it has made, route"
     )
-    (problem,) = told(scaler("a:b"))
+    (problem,) = lines(scaler("a:b"))
     assert "no gateway exports a:b, and no rule here records it" in problem
 
 
@@ -187,11 +187,11 @@ def test_a_rules_own_name_may_be_asked_for_by_the_labels_of_what_it_is_made_of()
     ],
 )
 def test_rules_that_are_made_of_each_other_end(circle: Sequence[dict[str, Any]]) -> None:
-    assert told(rules(*circle), scaler("a:b")) == []
+    assert lines(rules(*circle), scaler("a:b")) == []
 
 
 def test_alerts_have_the_labels_that_rules_give_them() -> None:
-    assert told(scaler('count by (severity) (ALERTS{alertstate="firing", severity="critical"})')) == []
+    assert lines(scaler('count by (severity) (ALERTS{alertstate="firing", severity="critical"})')) == []
 
 
 def test_a_plain_autoscaler_asks_by_name() -> None:
@@ -206,7 +206,7 @@ def test_a_plain_autoscaler_asks_by_name() -> None:
         {"type": "Resource", "resource": {"name": "cpu"}},
     ]
     hpa = {"kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"}, "spec": {"metrics": metrics}}
-    first, second = told(hpa)
+    first, second = lines(hpa)
     assert first.startswith("HorizontalPodAutoscaler/h: spec.metrics[0].external.metric: no gateway exports")
     assert second.endswith(
         "spec.metrics[1].external.metric: ocr_gateway_waiting has no label pool; it has route"

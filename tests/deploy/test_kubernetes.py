@@ -78,7 +78,7 @@ Loader.add_constructor("!sub", lambda loader, found: Sub(node(loader, found)))
 
 @dataclass(frozen=True)
 class Mistake:
-    """One edit of a rendering, and what is to be said of it; mistakes.yaml explains the rest."""
+    """One edit of a rendering, and the problem that is to be found; mistakes.yaml explains the rest."""
 
     of: Combination
     name: str
@@ -86,7 +86,7 @@ class Mistake:
     path: str
     value: Any
     text: str = ""
-    told: str = ""
+    named: str = ""
 
 
 MISTAKES = [
@@ -135,7 +135,7 @@ def test_a_mistake_is_found_and_its_object_named(mistake: Mistake) -> None:
     documents, changed = edited(mistake)
     found = list(schemas.check(changed)) or policy(documents)
     assert any(
-        problem.name == (mistake.told or mistake.name) and mistake.text in problem.text for problem in found
+        problem.name == (mistake.named or mistake.name) and mistake.text in problem.text for problem in found
     ), "\n".join(map(str, found)) or "nothing was found"
 
 
@@ -184,9 +184,9 @@ def test_a_key_in_the_open_is_not_printed() -> None:
     documents, _ = edited(
         Mistake(FULL, ROUTES, "", "data routes.yaml", Sub({r"\$\{ENGINE_KEY:-\}": "sk-1234"}))
     )
-    told = "".join(map(str, problems(documents)))
-    assert "api_key" in told
-    assert "sk-1234" not in told
+    printed = "".join(map(str, problems(documents)))
+    assert "api_key" in printed
+    assert "sk-1234" not in printed
 
 
 def paths(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:

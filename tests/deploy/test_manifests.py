@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from deploy.checks.render import render
 from gateway import cli
 from gateway.config import load
 from gateway.tools.sweep.sweep_options import arguments as sweep_arguments
+from tests.deploy.renderings import KUBERNETES, Combination, rendered
 
-KUBERNETES = Path(__file__).resolve().parents[2] / "deploy/kubernetes"
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
 OVERLAYS = sorted(path.parent for path in KUBERNETES.glob("overlays/*/kustomization.yaml"))
 ARGUMENTS = sorted(KUBERNETES.glob("overlays/*/*/args.yaml"))
 
 
-@cache
-def rendered(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """A kustomization's objects by kind and name."""
-    return {(found["kind"], found["metadata"]["name"]): found for found in render(folder)}
+def by_name(documents: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Objects by kind and name."""
+    return {(found["kind"], found["metadata"]["name"]): found for found in documents}
 
 
-def with_component(component: str, overlay: Path, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """What an overlay is with one more component."""
-    parts = {
-        "resources": [os.path.relpath(overlay, folder.resolve())],
-        "components": [os.path.relpath(KUBERNETES / "components" / component, folder.resolve())],
-        "namespace": "ocr",
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(parts))
-    return {(found["kind"], found["metadata"]["name"]): found for found in render(folder)}
+def overlay_with(overlay: Path, *components: str) -> dict[tuple[str, str], dict[str, Any]]:
+    return by_name(rendered(Combination(overlay.name, components)))
+
+
+SWEEP = by_name(render(KUBERNETES / "sweep"))
+PRODUCTION = KUBERNETES / "overlays/production"
 
 
 def longest_s(overlay: Path) -> float:
@@ -53,7 +49,7 @@ def test_engines_are_started_as_engine_args_says(path: Path, capsys: pytest.Capt
     assert cli.main([*command, "--pool", pool, "--kustomize"]) == 0
     assert path.read_text() == capsys.readouterr().out, f"write {path} again: its first line says how"
     assert cli.main([*command, "--pool", pool, "--json"]) == 0
-    engine = rendered(path.parents[1])["StatefulSet", f"vllm-{pool}"]["spec"]["template"]["spec"]
+    engine = overlay_with(path.parents[1])["StatefulSet", f"vllm-{pool}"]["spec"]["template"]["spec"]
     assert engine["containers"][0]["args"] == json.loads(capsys.readouterr().out)[pool]
 
 
@@ -73,8 +69,8 @@ def test_gateways_end_only_after_the_longest_answer(overlay: Path) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
-def test_what_stands_in_front_lets_through_what_the_gateway_takes(overlay: Path, tmp_path: Path) -> None:
-    ingress = with_component("ingress-nginx", overlay, tmp_path)["Ingress", "ocr-gateway"]
+def test_what_stands_in_front_lets_through_what_the_gateway_takes(overlay: Path) -> None:
+    ingress = overlay_with(overlay, "ingress-nginx")["Ingress", "ocr-gateway"]
     told = {
         key.removeprefix("nginx.ingress.kubernetes.io/"): value
         for key, value in ingress["metadata"]["annotations"].items()
@@ -85,11 +81,10 @@ def test_what_stands_in_front_lets_through_what_the_gateway_takes(overlay: Path,
     assert told["proxy-buffering"] == "off"
 
 
-def test_a_route_of_the_gateway_api_waits_for_the_longest_answer_and_is_let_in(tmp_path: Path) -> None:
-    overlay = KUBERNETES / "overlays/production"
-    objects = with_component("gateway-api", overlay, tmp_path)
+def test_a_route_of_the_gateway_api_waits_for_the_longest_answer_and_is_let_in() -> None:
+    objects = overlay_with(PRODUCTION, "gateway-api")
     (rule,) = objects["HTTPRoute", "ocr-gateway"]["spec"]["rules"]
-    assert float(rule["timeouts"]["request"].removesuffix("s")) > longest_s(overlay)
+    assert float(rule["timeouts"]["request"].removesuffix("s")) > longest_s(PRODUCTION)
     service = objects["Service", "ocr-gateway"]
     assert [port["port"] for port in service["spec"]["ports"]] == [rule["backendRefs"][0]["port"]]
     proxies, prometheus = objects["NetworkPolicy", "ocr-gateway"]["spec"]["ingress"]
@@ -99,13 +94,13 @@ def test_a_route_of_the_gateway_api_waits_for_the_longest_answer_and_is_let_in(t
 
 
 def test_a_swept_routes_file_finds_its_profiles_where_they_are_mounted(tmp_path: Path) -> None:
-    objects = rendered(KUBERNETES / "overlays/production")
+    objects = overlay_with(PRODUCTION)
     data = dict(objects["ConfigMap", "ocr-gateway-routes"]["data"])
     data["table.json"] = json.dumps({"route": "table", "pools": {"plain": [[1, 90]]}, "meta": {}})
     data["routes.yaml"] = data["routes.yaml"].replace(
         "  table:\n", "  table:\n    profile: profiles/table.json\n"
     )
-    pods = objects["Deployment", "ocr-gateway"], rendered(KUBERNETES / "sweep")["Job", "ocr-gateway-sweep"]
+    pods = objects["Deployment", "ocr-gateway"], SWEEP["Job", "ocr-gateway-sweep"]
     for index, pod in enumerate(pods):
         volumes = {volume["name"]: volume for volume in pod["spec"]["template"]["spec"]["volumes"]}
         mounted = tmp_path / str(index)
@@ -119,8 +114,7 @@ def test_a_swept_routes_file_finds_its_profiles_where_they_are_mounted(tmp_path:
 
 
 def test_the_sweep_is_told_what_it_understands_and_reaches_engines_alone() -> None:
-    objects = rendered(KUBERNETES / "sweep")
-    template = objects["Job", "ocr-gateway-sweep"]["spec"]["template"]
+    template = SWEEP["Job", "ocr-gateway-sweep"]["spec"]["template"]
     (container,) = template["spec"]["containers"]
     command, *options = container["args"]
     parser = argparse.ArgumentParser()
@@ -129,8 +123,8 @@ def test_the_sweep_is_told_what_it_understands_and_reaches_engines_alone() -> No
     mounts = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     assert command == "sweep"
     assert str(told.out.parent) in mounts
-    _, way = objects["NetworkPolicy", "ocr-gateway-sweep"]["spec"]["egress"]
+    _, way = SWEEP["NetworkPolicy", "ocr-gateway-sweep"]["spec"]["egress"]
     assert way["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "engine"
-    engines = rendered(KUBERNETES / "overlays/production")["NetworkPolicy", "vllm-mtp3"]
+    engines = overlay_with(PRODUCTION)["NetworkPolicy", "vllm-mtp3"]
     component = template["metadata"]["labels"]["app.kubernetes.io/component"]
     assert component in str(engines["spec"]["ingress"])

@@ -288,13 +288,14 @@ class TestCompose:
     """Without docker: what its services are told is held against the programs and files themselves."""
 
     def test_commands_are_valid_and_the_stacks_own(self) -> None:
+        read = parser().parse_args
         for name in services.ENGINES:
             service = COMPOSE[name.lower().replace("_", "-")]
-            options = vars(parser().parse_args(service["command"]))
+            options = vars(read(service["command"]))
             mine = simulated_engine(name, 8000, **services.engine_options(name)).command
             own = mine[mine.index("simulated-engine") :]
-            assert options == vars(parser().parse_args([*own, "--host=0.0.0.0"]))
-        gateway = parser().parse_args(COMPOSE["gateway"]["command"])
+            assert options == vars(read([*own, "--host=0.0.0.0"]))
+        gateway = read(COMPOSE["gateway"]["command"])
         assert str(gateway.config) == "/etc/ocr-gateway/routes.yaml"
         loaded = load.parser().parse_args(COMPOSE["load"]["command"])
         assert loaded.gateway == f"http://gateway:{gateway.port}"
