@@ -128,8 +128,6 @@ def _write(record: RequestRecord, state: State, metrics: Metrics) -> None:
     metrics.finished(record)
     if state.fleet.config.auth.keys_file:
         state.quotas.count_request(record.key, record.code, record.image_bytes)
-    if record.usage and record.code == 200:
-        state.record_answer(record.route, record.usage.completion_tokens)
     if record.route:
         state.history.record_request(record)
 

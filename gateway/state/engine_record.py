@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.model import SpeculationFault
 from gateway.policy.account.acceptance import Source
 from gateway.policy.account.drift import Drift
-from gateway.policy.choose.balance import WARM_S, EngineView
-from gateway.policy.fail.breaker import Breaker, Phase
+from gateway.policy.choose.balance import EngineView
+from gateway.policy.fail.breaker import Breaker
 from gateway.state.ledger import SpeculationLedger
 
 if TYPE_CHECKING:
@@ -146,10 +146,6 @@ class EngineRecord:
         """Forget that it refused work."""
         self.refused_at, self.rests_until = None, -math.inf
 
-    def is_sound(self) -> bool:
-        """Whether a success changes nothing: no failures count against it, and it refused no work."""
-        return self.breaker.phase is Phase.CLOSED and not self.breaker.failures and self.refused_at is None
-
     def record_success(self, now: float, begun: float) -> bool:
         """Note an answer to a request sent at `begun`; tell whether it ends a rest."""
         self.succeeded_at, self.failing_since = now, None
@@ -173,15 +169,3 @@ class EngineRecord:
         # What its counters say is not told by answers; of them `mismatch` tells the depth.
         if not self._book(route, self.engine.pool, sample) and sample.source is Source.REQUEST:
             self.reject_speculation(SpeculationFault.POOL_DEPTH)
-
-    def fresh(self, now: float) -> int:
-        """Return how many requests were sent since it came back or its breaker moved.
-
-        Older ones tell nothing of how it is now.
-        """
-        since = self.back_since
-        if self.breaker.phase is not Phase.CLOSED:
-            since = max(since, self.breaker.since)
-        elif since == -math.inf or now - since > WARM_S:
-            return 0
-        return sum(lease.begun >= since for lease in self.leases)

@@ -182,8 +182,8 @@ def test_a_route_tells_its_requests_its_errors_and_its_pace() -> None:
         state.history.record_request(record(number, code))
     state.history.record_request(record(9)._replace(route="gone with a reload"))
     now[0] += 10
-    state.record_answer("text", 900)
-    state.record_answer("gone with a reload", 900)
+    state.history.record_answer("text", 900)
+    state.history.record_answer("gone with a reload", 900)
     text, table = report(state.snapshot(), fleet)["routes"].values()
     assert (text["requests"], text["errors"]) == (5, 2)
     assert 90 < text["tokens_per_second"] < 120
