@@ -8,7 +8,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.model import SpeculationFault
-from gateway.policy.account.acceptance import Source
 from gateway.policy.account.drift import Drift
 from gateway.policy.choose.balance import EngineView
 from gateway.policy.fail.breaker import Breaker
@@ -73,7 +72,6 @@ class EngineRecord:
     """
 
     __slots__ = (
-        "_book",
         "_rest_s",
         "_trials",
         "_trials_left",
@@ -105,12 +103,10 @@ class EngineRecord:
 
         Args:
             engine: which.
-            book: called with route, pool and each figure of speculation that counts for them; returns
-                whether it is of the pool's depth.
+            book: takes figures of speculation; see SpeculationLedger.
         """
         self.engine = engine
-        self.ledger = SpeculationLedger(self._book_speculation)
-        self._book = book
+        self.ledger = SpeculationLedger(engine.pool, book, self.reject_speculation)
         self.answers: bool | None = None
         self.leaving = False
         self.in_flight = 0
@@ -164,8 +160,3 @@ class EngineRecord:
                 fault,
             )
         self.rejected[fault] += 1
-
-    def _book_speculation(self, route: str, sample: Sample) -> None:
-        # What its counters say is not told by answers; of them `mismatch` tells the depth.
-        if not self._book(route, self.engine.pool, sample) and sample.source is Source.REQUEST:
-            self.reject_speculation(SpeculationFault.POOL_DEPTH)

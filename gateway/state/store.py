@@ -13,6 +13,7 @@ from gateway.state import outcomes, readings
 from gateway.state.alarm import Alarm
 from gateway.state.body_memory import BodyMemory
 from gateway.state.engine_roster import EngineRoster
+from gateway.state.ledger import SpeculationTallies
 from gateway.state.open_requests import OpenRequests
 from gateway.state.pool_split import PoolSplit
 from gateway.state.queues import Queues
@@ -20,7 +21,6 @@ from gateway.state.quotas import Quotas
 from gateway.state.request_history import RequestHistory
 from gateway.state.retry_budget import RetryBudget
 from gateway.state.snapshot import EngineStatus, RouteStatus, Snapshot
-from gateway.state.speculation_tallies import SpeculationTallies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
