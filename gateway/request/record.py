@@ -37,14 +37,14 @@ class Accounting:
         self._progress = progress
 
     def __enter__(self) -> None:
-        self._state.requests.begin()
+        self._state.requests.open += 1
         self._progress.held = self._state.memory.claim(self._progress.incoming.client)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         progress = self._progress
-        self._state.requests.end()
+        self._state.requests.open -= 1
         progress.held.close()
         if progress.quota:
             progress.quota.release()
@@ -95,6 +95,7 @@ def record_of(
         usage=outcome.usage if outcome else None,
         speculation=sample.speculation if sample else None,
         speculation_source=sample.source if sample else None,
+        acceptance_length=sample.length if sample else None,
         image_bytes=progress.image_bytes,
         depths=progress.depths,
         retried=progress.retried,

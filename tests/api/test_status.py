@@ -135,7 +135,7 @@ def record(number: int, code: int = 200, **known: Any) -> RequestRecord:
         "why": "schedule",
         "key": "not for everybody",
     }
-    fields |= {"reason": "prompt", "seconds": 1.23456, "speculation": Speculation(100_000, 171_828), **known}
+    fields |= {"reason": "prompt", "seconds": 1.23456, "acceptance_length": 2.71828, **known}
     return RequestRecord(
         at=1e9 + number, request_id=f"id-{number}", path="/v1/completions", route="text", code=code, **fields
     )

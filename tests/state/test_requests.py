@@ -1,4 +1,4 @@
-"""What became of requests, by route and lately."""
+"""How many requests there are, how a stop comes, and what became of those that ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from gateway.model import RequestRecord, Usage
 from gateway.policy.account.pace import MeanTokens, Pace
-from gateway.state.request_history import RequestHistory
+from gateway.state.requests import OpenRequests, RequestHistory
 
 ENDED = RequestRecord(at=1e9, request_id="id", path="/v1/completions", code=200, seconds=1.2, route="text")
 
@@ -62,3 +62,13 @@ def test_figures_are_those_of_answers_counted_one_by_one() -> None:
             assert history.mean_tokens("text") == mean.tokens
     history.record_request(ENDED._replace(usage=Usage(5, 900), code=502))  # no answer
     assert history.mean_tokens("text") == mean.tokens
+
+
+def test_a_stop_is_announced_before_new_work_is_refused() -> None:
+    requests = OpenRequests()
+    assert (requests.closing, requests.draining, requests.kept) == (False, False, frozenset())
+    requests.announce_stop()
+    assert (requests.closing, requests.draining) == (True, False)
+    kept = frozenset({("10.0.0.1", 4711)})
+    requests.drain(kept)
+    assert (requests.draining, requests.kept) == (True, kept)

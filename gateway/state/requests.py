@@ -1,4 +1,4 @@
-"""What became of requests: the last ones, and each route's since the start."""
+"""The requests of this process: how many are under way, and what became of those that have ended."""
 
 from __future__ import annotations
 
@@ -16,6 +16,30 @@ if TYPE_CHECKING:
 _RECENT = 50
 # So many answers of a route are counted one by one before its figures are brought up to date.
 _MOST_NEW = 64
+
+
+class OpenRequests:
+    """How many requests there are, from receipt to the last byte of the answer, and how far a stop has come.
+
+    Attributes:
+        open: how many there are; counted by those who deal with them.
+        closing: the gateway is about to stop: work is taken, but clients had better go elsewhere.
+        draining: no new work is taken, but for
+        kept: clients, by host and port, of connections that could not be told to close before.
+    """
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.closing = self.draining = False
+        self.kept: frozenset[tuple[str, int]] = frozenset()
+
+    def announce_stop(self) -> None:
+        """Note that the gateway is about to stop."""
+        self.closing = True
+
+    def drain(self, kept: frozenset[tuple[str, int]]) -> None:
+        """Take new work from these connections only."""
+        self.draining, self.kept = True, kept
 
 
 class RouteHistory:
