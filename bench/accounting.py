@@ -19,8 +19,8 @@ import msgspec
 
 from gateway.config import parse
 from gateway.engines.vllm_json import speculative_object
-from gateway.model import Engine, Reading, Speculation
-from gateway.policy.account.acceptance import Sample, of_answer
+from gateway.model import Engine, Reading, Speculation, SpeculationFault
+from gateway.policy.account.acceptance import of_answer
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
 from gateway.state.ledger import AnswerKind, SpeculationLedger
@@ -135,15 +135,14 @@ class Account:
         Metrics(self._state)
         self._reported = reported
         self._rng = random.Random(1)
-        self._ledger = SpeculationLedger(self._book)
+        rejected: list[SpeculationFault] = []
+        book = self._state.speculation.book
+        self._ledger = SpeculationLedger("mtp3", book, rejected.append)
         self._ends = self._drafts = 0
         self._read()
         self._running = deque(
             self._ledger.request_sent(self._rng.choice(ROUTES), AnswerKind.STREAM) for _ in range(IN_FLIGHT)
         )
-
-    def _book(self, route: str, sample: Sample) -> None:
-        self._state.speculation.book(route, "mtp3", sample)
 
     def take(self, route: str) -> Lease:
         """Return a lease of the engine, sent for a stream."""

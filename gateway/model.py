@@ -208,6 +208,7 @@ class RequestRecord(NamedTuple):
         usage: token counts, where the answer had them.
         speculation: what was drafted for its answer, where that is known and believed.
         speculation_source: where that is known from.
+        acceptance_length: by that, in tokens per step.
         image_bytes: of its images, decoded.
         depths: of the engine of each attempt, under the load that the attempt made.
         retried: how each attempt but the last failed.
@@ -234,6 +235,7 @@ class RequestRecord(NamedTuple):
     usage: Usage | None = None
     speculation: Speculation | None = None
     speculation_source: str | None = None
+    acceptance_length: float | None = None
     image_bytes: int = 0
     depths: tuple[int, ...] = ()
     retried: tuple[str, ...] = ()
@@ -246,11 +248,6 @@ class RequestRecord(NamedTuple):
     def attempts(self) -> int:
         """How many engines it was sent to, one after the other."""
         return len(self.retried) + (self.engine is not None)
-
-    @property
-    def acceptance_length(self) -> float | None:
-        """In tokens per step, where it is known."""
-        return self.speculation.length if self.speculation else None
 
     @property
     def completion_tokens(self) -> int | None:

@@ -55,7 +55,7 @@ class Gateway:
     def end(self, client: int, tokens: int) -> Iterable[tuple[int, str]]:
         """See Chooser."""
         lease = self._leases.pop(client)
-        self.state.record_answer(lease.route, tokens)
+        self.state.history.record_answer(lease.route, tokens)
         lease.release()
         return self._placed()
 

@@ -193,7 +193,7 @@ class PageReader:
             decision=decision,
             pool=lease.engine.pool if lease else None,
             depth=lease.depth if lease else None,
-            acceptance_length=sample.speculation.length if sample else None,
+            acceptance_length=sample.length if sample else None,
             seconds=self._now() - started,
             error=failed,
         )

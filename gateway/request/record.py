@@ -181,14 +181,14 @@ class Accounting:
         self._progress = progress
 
     def __enter__(self) -> None:
-        self._state.requests.begin()
+        self._state.requests.open += 1
         self._progress.held = self._state.memory.claim(self._progress.incoming.client)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         progress = self._progress
-        self._state.requests.end()
+        self._state.requests.open -= 1
         progress.held.close()
         if progress.quota:
             progress.quota.release()
@@ -239,6 +239,7 @@ def record_of(
         usage=outcome.usage if outcome else None,
         speculation=sample.speculation if sample else None,
         speculation_source=sample.source if sample else None,
+        acceptance_length=sample.length if sample else None,
         image_bytes=progress.image_bytes,
         depths=progress.depths,
         retried=progress.retried,
@@ -272,8 +273,6 @@ def _write(record: RequestRecord, state: State, metrics: Metrics) -> None:
     metrics.finished(record)
     if state.fleet.config.auth.keys_file:
         state.quotas.count_request(record.key, record.code, record.image_bytes)
-    if record.usage and record.code == 200:
-        state.record_answer(record.route, record.usage.completion_tokens)
     if record.route:
         state.history.record_request(record)
 

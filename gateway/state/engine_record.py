@@ -8,10 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.model import SpeculationFault
-from gateway.policy.account.acceptance import Source
 from gateway.policy.account.drift import Drift
-from gateway.policy.choose.balance import WARM_S, EngineView
-from gateway.policy.fail.breaker import Breaker, Phase
+from gateway.policy.choose.balance import EngineView
+from gateway.policy.fail.breaker import Breaker
 from gateway.state.ledger import SpeculationLedger
 
 if TYPE_CHECKING:
@@ -73,7 +72,6 @@ class EngineRecord:
     """
 
     __slots__ = (
-        "_book",
         "_rest_s",
         "_trials",
         "_trials_left",
@@ -105,12 +103,10 @@ class EngineRecord:
 
         Args:
             engine: which.
-            book: called with route, pool and each figure of speculation that counts for them; returns
-                whether it is of the pool's depth.
+            book: takes figures of speculation; see SpeculationLedger.
         """
         self.engine = engine
-        self.ledger = SpeculationLedger(self._book_speculation)
-        self._book = book
+        self.ledger = SpeculationLedger(engine.pool, book, self.reject_speculation)
         self.answers: bool | None = None
         self.leaving = False
         self.in_flight = 0
@@ -146,10 +142,6 @@ class EngineRecord:
         """Forget that it refused work."""
         self.refused_at, self.rests_until = None, -math.inf
 
-    def is_sound(self) -> bool:
-        """Whether a success changes nothing: no failures count against it, and it refused no work."""
-        return self.breaker.phase is Phase.CLOSED and not self.breaker.failures and self.refused_at is None
-
     def record_success(self, now: float, begun: float) -> bool:
         """Note an answer to a request sent at `begun`; tell whether it ends a rest."""
         self.succeeded_at, self.failing_since = now, None
@@ -168,20 +160,3 @@ class EngineRecord:
                 fault,
             )
         self.rejected[fault] += 1
-
-    def _book_speculation(self, route: str, sample: Sample) -> None:
-        # What its counters say is not told by answers; of them `mismatch` tells the depth.
-        if not self._book(route, self.engine.pool, sample) and sample.source is Source.REQUEST:
-            self.reject_speculation(SpeculationFault.POOL_DEPTH)
-
-    def fresh(self, now: float) -> int:
-        """Return how many requests were sent since it came back or its breaker moved.
-
-        Older ones tell nothing of how it is now.
-        """
-        since = self.back_since
-        if self.breaker.phase is not Phase.CLOSED:
-            since = max(since, self.breaker.since)
-        elif since == -math.inf or now - since > WARM_S:
-            return 0
-        return sum(lease.begun >= since for lease in self.leases)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.model import Speculation
 from gateway.policy.account.acceptance import Source, are_merged, fault_of, of_answer
+from gateway.policy.fail.breaker import Outcome, Phase
 from gateway.state.ledger import AnswerKind
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from gateway.model import ToldSpeculation
     from gateway.policy.account.acceptance import Sample
-    from gateway.policy.fail.breaker import Outcome
+    from gateway.policy.admit.fairness import FairQueue
     from gateway.state.engine_record import EngineRecord
     from gateway.state.ledger import LedgerEntry
 
@@ -30,13 +31,6 @@ class LeaseKeeper(Protocol):
         """Take a place back."""
 
 
-class ClientPlaces(Protocol):
-    """Who counts the places of clients."""
-
-    def ended(self, client: str) -> None:
-        """Note that a client has one place less."""
-
-
 class Lease:
     """A request's place on an engine, from its making until `release`, which counts once.
 
@@ -44,6 +38,8 @@ class Lease:
         engine: where.
         record: what is known of that engine.
         route: whose request it is.
+        client: whose that is.
+        fair: the route's queue, which counts the client's places.
         begun: when, on the state's clock.
         depth: the depth the engine runs at under the load the request made.
         chosen_by: what the choice went by: its route's rule (Fleet.chosen_by), or `kept apart` under a split.
@@ -53,17 +49,17 @@ class Lease:
     """
 
     __slots__ = (
-        "_client",
         "_clock",
         "_complete",
         "_entry",
         "_keeper",
-        "_places",
         "_step_depth",
         "begun",
         "chosen_by",
+        "client",
         "depth",
         "engine",
+        "fair",
         "held",
         "on_lost",
         "record",
@@ -77,7 +73,7 @@ class Lease:
         route: str,
         client: str,
         keeper: LeaseKeeper,
-        places: ClientPlaces,
+        fair: FairQueue[Any],
         clock: Callable[[], float],
         begun: float,
         depth: int,
@@ -91,7 +87,7 @@ class Lease:
             route: whose request has it.
             client: whose request that is.
             keeper: hears of the request's outcomes, and of the end.
-            places: counts the client's places.
+            fair: see the attributes.
             clock: the state's, in seconds.
             begun: now.
             depth: see the attributes.
@@ -101,15 +97,15 @@ class Lease:
         self.record = record
         self.engine = record.engine
         self.route = route
+        self.client = client
+        self.fair = fair
         self.begun = begun
         self.depth = depth
         self.chosen_by = chosen_by
         self.held = True
         self.on_lost: Callable[[], None] | None = None
         self.sample: Sample | None = None
-        self._client = client
         self._keeper = keeper
-        self._places = places
         self._clock = clock
         self._step_depth = step_depth
         self._entry: LedgerEntry | None = None
@@ -121,7 +117,12 @@ class Lease:
 
     def record_outcome(self, outcome: Outcome) -> None:
         """Feed the engine's breaker with what its work says of it."""
-        self._keeper.record_outcome(self, outcome)
+        record, breaker = self.record, self.record.breaker
+        is_sound = breaker.phase is Phase.CLOSED and not breaker.failures and record.refused_at is None
+        if outcome is Outcome.SUCCESS and is_sound:  # nothing changes, as nearly always
+            record.succeeded_at, record.failing_since = self._clock(), None
+        else:
+            self._keeper.record_outcome(self, outcome)
 
     def request_sent(self, kind: AnswerKind) -> None:
         """Note that the request is sent, and what its answer will show of the engine's steps."""
@@ -171,7 +172,6 @@ class Lease:
         self.record.leases.discard(self)
         if self._entry:
             self.record.ledger.request_ended(self._entry, self.sample, complete=self._complete)
-        self._places.ended(self._client)
         self._keeper.lease_released(self)
 
     def __enter__(self) -> Self:

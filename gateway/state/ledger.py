@@ -1,6 +1,7 @@
-"""One engine's acceptance: what its requests tell of it, and what its own counters make of that.
+"""The accounts of speculation: one for each engine, and the sums of all figures that count.
 
-A part of the state: told of requests and readings in the order they come, and without a clock.
+An engine's account is made of what its requests tell, and of what its own counters make of that. It hears of
+requests and readings in the order they come, and has no clock.
 """
 
 from __future__ import annotations
@@ -11,12 +12,21 @@ from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
-from gateway.model import Speculation
-from gateway.policy.account.acceptance import Recent, Sample, Source, gain, is_step_by_step, total
+from gateway.model import Speculation, SpeculationFault
+from gateway.policy.account.acceptance import (
+    Recent,
+    Sample,
+    Source,
+    difference,
+    gain,
+    is_step_by_step,
+    total,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from gateway.config import Config
     from gateway.model import Reading
 
 # So long holds what the counters said of a route's streams; so long an estimate waits for that; so long is
@@ -28,6 +38,8 @@ _HELD_BACK_S = 30.0
 _UNEVEN = 3
 # What waits is bounded; beyond, the oldest is given up.
 _MAX_WAITING = 4096
+# Figures of the last minutes are kept up to so many seconds.
+_FOLD_S = 1.0
 
 
 class AnswerKind(IntEnum):
@@ -131,13 +143,27 @@ class SpeculationLedger:
         chunks: of its streams, but the first of each.
     """
 
-    def __init__(self, book: Callable[[str, Sample], None]) -> None:
-        """Open an account; `book` is called with a route and each figure that counts for it."""
+    def __init__(
+        self,
+        pool: str,
+        book: Callable[[str, str, Sample], bool],
+        reject: Callable[[SpeculationFault], None],
+    ) -> None:
+        """Open an account.
+
+        Args:
+            pool: the engine's.
+            book: called with route, pool and each figure that counts for them; returns whether it is of the
+                pool's depth.
+            reject: called where an answer's figures are not.
+        """
         self.sums: Speculation | None = None
         self.recent = Recent()
         self.merges_chunks = False
         self.chunks = 0
+        self._pool = pool
         self._book = book
+        self._reject = reject
         self._tells: bool | None = None
         self._counted_at = 0.0
         self._closed = False
@@ -190,8 +216,9 @@ class SpeculationLedger:
             self._pending.clear()
             # An answer without a draft tells nothing either: until then this one's beginning may have been
             # booked by the counters, and counts.
-            if entry.began_at >= self._counted_at:
-                self._book(entry.traits.route, sample)
+            route = entry.traits.route
+            if entry.began_at >= self._counted_at and not self._book(route, self._pool, sample):
+                self._reject(SpeculationFault.POOL_DEPTH)
             return
         if complete and self._tells is None:
             self._tells = False
@@ -271,7 +298,7 @@ class SpeculationLedger:
         while self._estimates and self._estimates[0].ended_at <= ended_by:
             entry = self._estimates.popleft()
             if entry.sample and self.confirms_steps(entry.traits.route):
-                self._book(entry.traits.route, entry.sample)
+                self._book(entry.traits.route, self._pool, entry.sample)
 
     def _judge_growth(self, seen: set[RequestTraits], growth: Speculation | None, reading: Reading) -> None:
         """Add to what the counters grew by while one route had the engine; count it if nobody else shows.
@@ -301,9 +328,105 @@ class SpeculationLedger:
         while self._tells is False and self._pending and reading.at - self._pending[0].at >= _HELD_BACK_S:
             done = self._pending.popleft()
             self._counted_at = done.at
-            self._book(done.route, Sample(Source.ENGINE, done.growth))
+            # Where it is not of the pool's depth, the engine's `mismatch` tells.
+            self._book(done.route, self._pool, Sample(Source.ENGINE, done.growth))
 
     def _drop_growth(self, ahead: float) -> None:
         """Give up what may be another's."""
         self._pending.clear()
         self._one_route = _OneRouteOnly(ahead)
+
+
+class SpeculationTally:
+    """Sums of one route, pool and source.
+
+    Attributes:
+        drafts: in all, as are the next three.
+        accepted: accepted tokens.
+        draft_tokens: 0 where they are not known.
+        positions: accepted tokens by draft position.
+        recent: the last minutes of it, as of the last `fold`.
+    """
+
+    def __init__(self, depth: int = 0) -> None:
+        self.drafts = self.accepted = self.draft_tokens = 0.0
+        self.positions = [0.0] * depth
+        self.recent = Recent()
+        self._folded = Speculation(0.0, 0.0, 0.0)
+
+    def add(self, speculation: Speculation) -> None:
+        """Add a figure."""
+        self.drafts += speculation.drafts
+        self.accepted += speculation.accepted
+        self.draft_tokens += speculation.draft_tokens or 0.0
+        if len(self.positions) < len(speculation.accepted_per_position):
+            self.positions += [0.0] * (len(speculation.accepted_per_position) - len(self.positions))
+        for position, accepted in enumerate(speculation.accepted_per_position):
+            self.positions[position] += accepted
+
+    def fold(self, now: float) -> None:
+        """Bring `recent` up to date."""
+        if self.drafts > self._folded.drafts:
+            sums = Speculation(self.drafts, self.accepted, self.draft_tokens or None, tuple(self.positions))
+            self.recent = self.recent.after(difference(sums, self._folded), now)
+            self._folded = sums
+
+
+class SpeculationTallies:
+    """All sums; those of routes and pools that have gone are kept, since counters do not fall.
+
+    Attributes:
+        by_key: by route, pool and source.
+    """
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[str, str, Source], SpeculationTally] = {}
+        self._listener: Callable[[str, str, Sample], None] | None = None
+        self._depths: Mapping[str, int] = {}
+        self._folded_at = -math.inf
+
+    def configure(self, config: Config) -> None:
+        """Take over which pools speculate, how deep, and for which routes."""
+        self._depths = {name: pool.depth for name, pool in config.pools.items()}
+        for route in config.routes:
+            for pool in config.pools_of(route):
+                if depth := self._depths[pool]:
+                    for source in Source:
+                        positions = 0 if source is Source.STREAM else depth
+                        self.by_key.setdefault((route, pool, source), SpeculationTally(positions))
+
+    def listen(self, listener: Callable[[str, str, Sample], None]) -> None:
+        """Have a listener called with route, pool and sample of each figure that counts."""
+        self._listener = listener
+
+    def book(self, route: str, pool: str, sample: Sample) -> bool:
+        """Count a figure, unless it is of another depth than its pool's; tell whether it is counted."""
+        positions = len(sample.speculation.accepted_per_position)
+        if positions and positions != self._depths.get(pool, positions):
+            return False
+        key = route, pool, sample.source
+        if key not in self.by_key:
+            self.by_key[key] = SpeculationTally()
+        self.by_key[key].add(sample.speculation)
+        if self._listener:
+            self._listener(route, pool, sample)
+        return True
+
+    def fold_if_due(self, now: float) -> None:
+        """Bring the last minutes' figures up to date, if that was not done just now."""
+        if now - self._folded_at >= _FOLD_S:
+            self.fold(now)
+
+    def fold(self, now: float) -> None:
+        """Bring the last minutes' figures up to date."""
+        self._folded_at = now
+        for tally in self.by_key.values():
+            tally.fold(now)
+
+    def recent(self, route: str, now: float) -> dict[tuple[str, Source], Recent]:
+        """Return the last minutes of a route, by pool and source, where there was a draft in them."""
+        return {
+            (pool, source): tally.recent
+            for (of, pool, source), tally in self.by_key.items()
+            if of == route and tally.recent.drafts(now) >= 1
+        }

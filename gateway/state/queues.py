@@ -6,7 +6,6 @@ from collections import OrderedDict
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from gateway.policy.account.pace import MeanTokens
 from gateway.policy.admit.admission import QueueSpeed, Turns, idle, next_turn
 from gateway.policy.admit.fairness import FairQueue
 
@@ -48,7 +47,6 @@ class _Queue:
         self.again: OrderedDict[Waiter, None] = OrderedDict()
         self.fair: FairQueue[Waiter] = FairQueue()
         self.speed = QueueSpeed()
-        self.mean = MeanTokens()
 
     def __len__(self) -> int:
         return len(self.again) + len(self.fair)
@@ -63,6 +61,7 @@ class Queues:
 
     Attributes:
         total: requests that wait, of all routes.
+        fair: by route, those of them that have not failed elsewhere, and how many places each client has.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -70,6 +69,7 @@ class Queues:
         self._queues: dict[str, _Queue] = {}
         self._turns = Turns()
         self.total = 0
+        self.fair: dict[str, FairQueue[Waiter]] = {}
 
     def configure(self, routes: Collection[str]) -> None:
         """Take over the routes there are; who waits for one that has gone is woken without a lease."""
@@ -82,6 +82,7 @@ class Queues:
                 waiter.wake()
         for route in routes:
             self._queues.setdefault(route, _Queue())
+        self.fair = {route: queue.fair for route, queue in self._queues.items()}
 
     def __contains__(self, route: str) -> bool:
         return route in self._queues
@@ -129,11 +130,14 @@ class Queues:
 
     # --- places
 
-    def take_next(self, place: Callable[[str, str | None], str | None]) -> tuple[Waiter, str] | None:
+    def take_next(
+        self, place: Callable[[str, str | None], str | None], mean_tokens: Callable[[str], float]
+    ) -> tuple[Waiter, str] | None:
         """Take out who gets the next place, route by route in turn; None where nobody does.
 
         Args:
             place: returns an engine that takes a request of a route, but the one to avoid, if there is one.
+            mean_tokens: returns the expected output of a route's request, by which routes share places.
         """
         if not self.total:
             return None
@@ -142,24 +146,12 @@ class Queues:
         }
         if not heads:
             return None
-        costs = {route: self._queues[route].mean.tokens for route in heads}
+        costs = {route: mean_tokens(route) for route in heads}
         route, self._turns = next_turn(self._turns, costs, _QUANTUM)
         queue = self._queues[route]
         queue.speed = queue.speed.started(self._clock())
         self.leave(heads[route][0])
         return heads[route]
-
-    def started(self, route: str, client: str) -> FairQueue[Waiter]:
-        """Note that a client has one more request on an engine; return what must hear that it has `ended`."""
-        fair = self._queues[route].fair
-        fair.started(client)
-        return fair
-
-    def record_answer(self, route: str, tokens: int) -> None:
-        """Note the length of an answer, by which routes share places."""
-        queue = self._queues.get(route)
-        if queue is not None:
-            queue.mean = queue.mean.after(tokens)
 
     # --- views
 
@@ -182,10 +174,6 @@ class Queues:
         """Return how long the one that came first has waited; 0 where nobody waits."""
         queue, now = self._queues[route], self._clock()
         return now - min((waiter.since for waiter in chain(queue.again, queue.fair.heads())), default=now)
-
-    def mean_tokens(self, route: str) -> float:
-        """Return the expected output of one of a route's requests."""
-        return self._queues[route].mean.tokens
 
 
 def _placeable(

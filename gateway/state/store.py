@@ -8,21 +8,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.policy.choose.balance import Choice, Fitness
-from gateway.policy.fail.breaker import Outcome
 from gateway.policy.fail.retry import Failure
 from gateway.state import outcomes, readings
 from gateway.state.alarm import Alarm
 from gateway.state.body_memory import BodyMemory
 from gateway.state.engine_roster import EngineRoster
-from gateway.state.lease import Lease
-from gateway.state.open_requests import OpenRequests
+from gateway.state.ledger import SpeculationTallies
 from gateway.state.pool_split import PoolSplit
 from gateway.state.queues import Queues
 from gateway.state.quotas import Quotas
-from gateway.state.request_history import RequestHistory
+from gateway.state.requests import OpenRequests, RequestHistory
 from gateway.state.retry_budget import RetryBudget
 from gateway.state.snapshot import EngineStatus, RouteStatus, Snapshot
-from gateway.state.speculation_tallies import SpeculationTallies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.policy.choose.split import SplitInputs, SplitPlan
     from gateway.state.alarm import Timer
     from gateway.state.fleet import Fleet
+    from gateway.state.lease import Lease
     from gateway.state.queues import Waiter
 
 log = logging.getLogger(__name__)
@@ -102,7 +100,9 @@ class State:
         self._clock = clock
         self._started = clock()
         self._split = PoolSplit()
-        self._roster = EngineRoster(fleet, self._split, clock, rng, self.speculation.book)
+        self._roster = EngineRoster(
+            fleet, self._split, self.queues, clock, rng, self.speculation.book, self.pump
+        )
         self._alarm = Alarm(call_later, self.pump) if call_later else None
         self.configure(fleet, engines, pending)
 
@@ -153,12 +153,11 @@ class State:
 
     def take(self, route: str, avoid: str | None = None, client: str = "") -> Lease | Choice:
         """Take a place at once; where none may be had, or others wait already, tell why."""
-        choice = self.choose(route, avoid)
-        if choice.view is None:
-            return choice
-        if self.queues.total:  # requests are served in the order in which they came
-            return Choice(None, Fitness.HELD)
-        return self._lease(choice.view.engine.name, route, client)
+        if not self.queues.total:
+            return self._roster.take(route, avoid, client)
+        # Requests are served in the order in which they came.
+        choice = self._roster.choose(route, avoid)
+        return choice if choice.view is None else Choice(None, Fitness.HELD)
 
     def wait(
         self,
@@ -192,9 +191,9 @@ class State:
         if not (self.queues.total or (self._alarm and self._alarm.timer)):
             return  # as nearly always
         now = self._clock()  # not later: a rest may end between its engine's being passed over and the alarm
-        while turn := self.queues.take_next(self._free_engine):
+        while turn := self.queues.take_next(self._free_engine, self.history.mean_tokens):
             waiter, engine = turn
-            waiter.lease = self._lease(engine, waiter.route, waiter.client)
+            waiter.lease = self._roster.lease(engine, waiter.route, waiter.client)
             waiter.wake()
         if self._alarm:
             if self.queues.total:
@@ -205,27 +204,6 @@ class State:
     def _free_engine(self, route: str, avoid: str | None) -> str | None:
         view = self.choose(route, avoid).view
         return view.engine.name if view else None
-
-    def _lease(self, engine: str, route: str, client: str) -> Lease:
-        record = self._roster.records[engine]
-        now, fleet, pool = self._clock(), self.fleet, record.engine.pool
-        if record.refused_at is not None:
-            record.count_trial(now)
-        self._roster.add_request(record, route)
-        places = self.queues.started(route, client)
-        depths = fleet.depths[pool]
-        depth = depths[min(record.in_flight + record.foreign, len(depths)) - 1]
-        step_depth = fleet.step_depths.get(pool, 0)
-        chosen_by = "kept apart" if self._split.keeps_apart else fleet.chosen_by[route]
-        # By keyword the call takes 1 us more.
-        lease = Lease(record, route, client, self, places, self._clock, now, depth, step_depth, chosen_by)
-        record.leases.add(lease)
-        return lease
-
-    def lease_released(self, lease: Lease) -> None:
-        """Take a lease's place back; called by the lease, once."""
-        self._roster.remove_request(lease.record, lease.route)
-        self.pump()
 
     # --- the split between pools
 
@@ -276,15 +254,7 @@ class State:
         if failure is Failure.UNREACHABLE and self.mark(lease.engine.name, up=False):
             log.warning("engine %s is down: no connection to it", lease.engine.name)
         peers = self._roster.of_route(lease.route)
-        self.record_outcome(lease, outcomes.outcome_of(failure, record, peers, now))
-
-    def record_outcome(self, lease: Lease, outcome: Outcome) -> None:
-        """Feed an engine's breaker with what a request says of it; called by the lease."""
-        now, record = self._clock(), lease.record
-        if outcome is Outcome.SUCCESS and record.is_sound():
-            record.succeeded_at, record.failing_since = now, None  # nothing changes, as nearly always
-        elif outcomes.record_outcome(record, outcome, now, self.fleet.rules, begun=lease.begun):
-            self._roster.refresh(record, now)
+        lease.record_outcome(outcomes.outcome_of(failure, record, peers, now))
 
     def record_reading(self, name: str, reading: Reading) -> None:
         """Take over a reading of an engine's metrics."""
@@ -302,13 +272,6 @@ class State:
         if record := self._roster.records.get(name):
             return EngineActivity(record.in_flight, record.ledger.chunks, record.active_at)
         return EngineActivity()
-
-    # --- what is learned of requests
-
-    def record_answer(self, route: str, tokens: int) -> None:
-        """Note the length of an answer, by which routes share places, and their pace."""
-        self.queues.record_answer(route, tokens)
-        self.history.record_answer(route, tokens)
 
     # --- views
 
@@ -338,9 +301,9 @@ class State:
             in_flight=self._roster.in_flight[route],
             waiting=self.queues.waiting(route),
             oldest_wait_s=self.queues.oldest_wait_s(route),
-            mean_tokens=self.queues.mean_tokens(route),
+            mean_tokens=history.mean_tokens(),
             requests=history.requests,
             errors=history.errors,
-            rate=history.pace.rate(now),
+            rate=history.rate(now),
             acceptance=MappingProxyType(self.speculation.recent(route, now)),
         )

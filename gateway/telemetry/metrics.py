@@ -352,9 +352,9 @@ class Metrics:
 
     def sampled(self, route: str, pool: str, sample: Sample) -> None:
         """Note the acceptance length of one request; its sums are the state's."""
-        if sample.source is Source.ENGINE or sample.speculation.length is None:
+        if sample.source is Source.ENGINE or sample.length is None:
             return
-        self._lengths.observe(sample.speculation.length, route, pool, sample.source)
+        self._lengths.observe(sample.length, route, pool, sample.source)
 
     def shed(self, route: str, reason: str) -> None:
         """Count a request that gets no engine."""

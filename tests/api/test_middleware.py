@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.middleware import CommonHeaders
-from gateway.state.open_requests import OpenRequests
+from gateway.state.requests import OpenRequests
 from tests.support import chat
 
 if TYPE_CHECKING:

@@ -135,7 +135,7 @@ def record(number: int, code: int = 200, **known: Any) -> RequestRecord:
         "why": "schedule",
         "key": "not for everybody",
     }
-    fields |= {"reason": "prompt", "seconds": 1.23456, "speculation": Speculation(100_000, 171_828), **known}
+    fields |= {"reason": "prompt", "seconds": 1.23456, "acceptance_length": 2.71828, **known}
     return RequestRecord(
         at=1e9 + number, request_id=f"id-{number}", path="/v1/completions", route="text", code=code, **fields
     )
@@ -182,8 +182,8 @@ def test_a_route_tells_its_requests_its_errors_and_its_pace() -> None:
         state.history.record_request(record(number, code))
     state.history.record_request(record(9)._replace(route="gone with a reload"))
     now[0] += 10
-    state.record_answer("text", 900)
-    state.record_answer("gone with a reload", 900)
+    state.history.record_answer("text", 900)
+    state.history.record_answer("gone with a reload", 900)
     text, table = report(state.snapshot(), fleet)["routes"].values()
     assert (text["requests"], text["errors"]) == (5, 2)
     assert 90 < text["tokens_per_second"] < 120

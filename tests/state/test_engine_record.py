@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from gateway.policy.fail.breaker import Breaker, Phase
 from gateway.state.engine_record import EngineRecord
 from tests.state.world import PLAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-@dataclass(eq=False)
-class Placed:
-    begun: float
-    on_lost: Callable[[], None] | None = None
 
 
 def record(**known: object) -> EngineRecord:
@@ -47,12 +34,3 @@ def test_a_success_ends_the_rest_where_it_was_sent_after_the_refusal() -> None:
     assert it.record_success(106.0, begun=101.0)
     assert it.rests_until < 0
     assert not it.record_success(107.0, begun=102.0)
-
-
-def test_only_requests_of_a_newcomer_are_fresh() -> None:
-    leases = {Placed(95.0), Placed(100.0), Placed(101.0)}
-    assert record(leases=leases).fresh(102.0) == 0
-    assert record(leases=leases, back_since=100.0).fresh(102.0) == 2
-    assert record(leases=leases, back_since=100.0).fresh(107.0) == 0
-    probed = record(leases=leases, back_since=94.0, breaker=Breaker(Phase.HALF_OPEN, since=101.0))
-    assert probed.fresh(200.0) == 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -13,11 +15,17 @@ from hypothesis import strategies as st
 from gateway.config import parse
 from gateway.model import Engine, Reading
 from gateway.policy.choose.balance import Fitness
+from gateway.policy.fail.breaker import Breaker, Phase
 from gateway.policy.fail.retry import Failure
+from gateway.state.engine_record import EngineRecord
+from gateway.state.engine_roster import fresh_requests
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
 from tests.policy.choose.test_balance import asked_each
 from tests.state.world import ALL, CONFIG, PLAIN, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class TestChoice:
@@ -195,3 +203,23 @@ def test_what_is_kept_up_is_as_if_it_were_worked_out_for_every_choice(moves: lis
             anew = Fleet.of(world.fleet.config).tables[view.engine.pool]
             appraisal = anew.appraise(have, view.load - sum(have), [])
             assert (view.gains, view.cap) == (appraisal.gains, appraisal.cap)
+
+
+@dataclass(eq=False)
+class Placed:
+    begun: float
+    on_lost: Callable[[], None] | None = None
+
+
+def test_only_requests_of_a_newcomer_are_fresh() -> None:
+    def fresh(now: float, **known: object) -> int:
+        record = EngineRecord(PLAIN, lambda *_: True)
+        record.leases = {Placed(95.0), Placed(100.0), Placed(101.0)}
+        for name, value in known.items():
+            setattr(record, name, value)
+        return fresh_requests(record, now)
+
+    assert fresh(102.0) == 0
+    assert fresh(102.0, back_since=100.0) == 2
+    assert fresh(107.0, back_since=100.0) == 0
+    assert fresh(200.0, back_since=94.0, breaker=Breaker(Phase.HALF_OPEN, since=101.0)) == 1

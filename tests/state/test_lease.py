@@ -267,7 +267,7 @@ def test_whatever_ends_a_request_nothing_is_left_in_flight(
     assert {(route.in_flight, route.waiting) for route in snapshot.routes.values()} == {(0, 0)}
     records = state._roster.records.values()
     assert not any(record.leases or record.ledger._running.total() for record in records)
-    assert not any(queue.fair._places.total() for queue in state.queues._queues.values())
+    assert not any(queue.fair.places.total() for queue in state.queues._queues.values())
 
 
 class TestRejectedFigures:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.model import Reading, Speculation
+from gateway.model import Reading, Speculation, SpeculationFault
 from gateway.policy.account.acceptance import Sample, Source, of_answer, total
-from gateway.state.ledger import AnswerKind, LedgerEntry, SpeculationLedger
+from gateway.state.ledger import AnswerKind, LedgerEntry, SpeculationLedger, SpeculationTally
 
 NOTHING = Speculation(0, 0, 0, (0, 0, 0))
 # An answer of 100 drafts, as the engine counts it, as it tells it, and as its stream makes it look.
@@ -27,14 +27,22 @@ class World:
     """An engine with its counters, and the account that is kept of it; a reading is a second."""
 
     booked: list[tuple[str, Sample]] = field(default_factory=list)
+    rejected: list[SpeculationFault] = field(default_factory=list)
+    is_of_depth: bool = True
     counted: Speculation = NOTHING
     done: int = 0
     written: int = 0
     at: float = 100.0
 
     def __post_init__(self) -> None:
-        self.ledger = SpeculationLedger(lambda route, sample: self.booked.append((route, sample)))
+        self.ledger = SpeculationLedger("pool", self._book, self.rejected.append)
         self.running: list[LedgerEntry] = []
+
+    def _book(self, route: str, pool: str, sample: Sample) -> bool:
+        assert pool == "pool"
+        if self.is_of_depth:
+            self.booked.append((route, sample))
+        return self.is_of_depth
 
     def began(self, route: str = "text", kind: AnswerKind = AnswerKind.WHOLE) -> LedgerEntry:
         entry = self.ledger.request_sent(route, kind)
@@ -294,7 +302,8 @@ class Crowd:
         self._rng = Random(1)
         self.true = dict.fromkeys(self._accepts, NOTHING)
         self.booked: dict[Source, dict[str, Speculation]] = {}
-        self._ledger = SpeculationLedger(self._book)
+        rejected: list[SpeculationFault] = []
+        self._ledger = SpeculationLedger("pool", self._book, rejected.append)
         self._requests: list[list[int | str | LedgerEntry]] = []
         self._done = 0
         self._at = 0.0
@@ -308,9 +317,10 @@ class Crowd:
                 self._step(request)
         self._read()
 
-    def _book(self, route: str, sample: Sample) -> None:
+    def _book(self, route: str, _: str, sample: Sample) -> bool:
         sums = self.booked.setdefault(sample.source, {})
         sums[route] = total(sums.get(route), sample.speculation)
+        return True
 
     def _begin(self) -> None:
         route = self._rng.choice(list(self._accepts))
@@ -601,3 +611,24 @@ def test_never_more_is_booked_than_was_drafted(
         assert booked[route] <= true[route]
     assert not world.ledger._running.total()
     assert not world.ledger._estimates
+
+
+def test_told_figures_of_another_depth_are_rejected() -> None:
+    world = World(is_of_depth=False)
+    world.read()
+    world.answered("table", TOLD)
+    assert (world.booked, world.rejected) == ([], [SpeculationFault.POOL_DEPTH])
+
+
+def test_a_tally_knows_the_last_minutes_apart_from_the_rest() -> None:
+    tally = SpeculationTally(depth=2)
+    assert tally.positions == [0, 0]
+    tally.add(Speculation(100, 100, 300, (60, 30, 10)))
+    tally.fold(0.0)
+    tally.fold(10.0)
+    assert (tally.recent.at, tally.recent.sums.length) == (0.0, 2.0)
+    tally.add(Speculation(100, 300, 300, (100, 100, 100)))
+    tally.fold(3000.0)
+    assert tally.recent.sums.length == pytest.approx(4.0, abs=0.001)
+    assert (tally.drafts, tally.accepted, tally.draft_tokens) == (200, 400, 600)
+    assert tally.positions == [160, 130, 110]

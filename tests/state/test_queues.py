@@ -142,9 +142,11 @@ class Order:
 
     def next(self, full: str | None = None) -> str | None:
         """Who is placed next, where an engine is full for those who need not avoid it."""
-        found = self.queues.take_next(lambda _, avoid: None if avoid == full and full else "e")
+        found = self.queues.take_next(
+            lambda _, avoid: None if avoid == full and full else "e", lambda _: 256.0
+        )
         if found:
-            self.queues.started(found[0].route, found[0].client)
+            self.queues.fair[found[0].route].started(found[0].client)
         return found[0].client if found else None
 
 
@@ -172,7 +174,8 @@ def test_a_route_that_goes_wakes_all_and_one_that_comes_back_begins_anew() -> No
     order = Order()
     order.join("a")
     waiter = order.join("b", first=True)
-    places = order.queues.started("text", "a")
+    fair = order.queues.fair["text"]
+    fair.started("a")
     order.queues.configure(["table"])
     assert sorted(order.woken) == ["a", "b"]
     assert not waiter.pushed_out
@@ -181,9 +184,8 @@ def test_a_route_that_goes_wakes_all_and_one_that_comes_back_begins_anew() -> No
     assert order.queues.waiting("text") == 0
     assert order.queues.speed("text") is None
     assert not order.queues.leave(waiter)
-    order.queues.record_answer("text", 5)
     order.queues.configure(["text", "table"])
-    places.ended("a")  # of the queue that was
+    fair.ended("a")  # of the queue that was
     order.join("a")
     assert order.next() == "a"
 
@@ -308,8 +310,8 @@ class TestQueues:
     def test_a_burst_of_long_answers_does_not_starve_short_ones(self) -> None:
         world = World(engines=DEEP[:1])
         for _ in range(200):
-            world.state.record_answer("table", 700)
-            world.state.record_answer("text", 70)
+            world.state.history.record_answer("table", 700)
+            world.state.history.record_answer("text", 70)
         held = world.fill("text")
         tables = [world.wait("table")[0] for _ in range(200)]
         texts = [world.wait("text")[0] for _ in range(200)]
@@ -352,7 +354,7 @@ class TestQueues:
         assert woken
         assert waiter.lease is None
         world.state.leave(waiter)
-        world.state.record_answer("text", 3)
+        world.state.history.record_answer("text", 3)
 
 
 # --- over real sockets

@@ -23,7 +23,7 @@ def test_a_snapshot_stays_as_it_was() -> None:
             at=101, load=9, own=1, mismatch="it sleeps", speculation={"0": Speculation(1, 1, 3, (1, 0, 0))}
         ),
     )
-    world.state.record_answer("table", 70)
+    world.state.history.record_answer("table", 70)
     world.wait("table")
     world.state.requests.drain(frozenset())
     after = world.state.snapshot()

@@ -35,6 +35,7 @@ def test_a_requests_line_has_these_fields(caplog: pytest.LogCaptureFixture) -> N
         first_token_s=0.5,
         usage=Usage(7, 40),
         speculation=Speculation(3, 4),
+        acceptance_length=1 + 4 / 3,
         speculation_source="request",
         trace_id="abc",
         retried=("died",),

@@ -7,7 +7,7 @@ without a draft there is none.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from functools import reduce
 from itertools import zip_longest
@@ -49,10 +49,19 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Speculation of one request, or with Source.ENGINE of some time, and where that is known from."""
+    """Speculation of one request, or with Source.ENGINE of some time, and where that is known from.
+
+    Attributes:
+        length: the acceptance length, in tokens per step; None without a draft.
+    """
 
     source: Source
     speculation: Speculation
+    length: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        drafts = self.speculation.drafts
+        object.__setattr__(self, "length", 1 + self.speculation.accepted / drafts if drafts else None)
 
 
 def of_answer(told: ToldSpeculation, *, completion_tokens: int, steps: int, depth: int) -> Sample | None:

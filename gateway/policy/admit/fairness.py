@@ -51,12 +51,16 @@ class FairQueue(Generic[T]):
     who has waited longest; of one client's requests, the first. So places are shared max-min: who wants less
     than an equal share gets it, and the others share the rest equally, however many requests each has
     waiting. What a step costs grows with the number of different counts, not of clients or requests.
+
+    Attributes:
+        places: how many each client has, kept by `started` and `ended`; while nobody waits it may be changed
+            directly.
     """
 
     def __init__(self) -> None:
         self._lines: dict[str, OrderedDict[T, None]] = {}
         self._clients: dict[T, str] = {}
-        self._places: Counter[str] = Counter()
+        self.places: Counter[str] = Counter()
         self._by_places = Ranks()
         self._by_waiting = Ranks()
 
@@ -77,7 +81,7 @@ class FairQueue(Generic[T]):
         self._clients[item] = client
         self._by_waiting.put(client, len(line))
         if client not in self._by_places:
-            self._by_places.put(client, self._places[client])
+            self._by_places.put(client, self.places[client])
 
     def leave(self, item: T) -> None:
         """Take a request out; nothing where it does not wait."""
@@ -106,11 +110,11 @@ class FairQueue(Generic[T]):
         self._placed(client, -1)
 
     def _placed(self, client: str, by: int) -> None:
-        places = self._places.get(client, 0) + by
+        places = self.places.get(client, 0) + by
         if places:
-            self._places[client] = places
+            self.places[client] = places
         else:
-            del self._places[client]
+            del self.places[client]
         if client in self._by_places:
             self._by_places.put(client, places)
 
@@ -120,9 +124,9 @@ class FairQueue(Generic[T]):
         Each other client is served until it has as many places as this one has then.
         """
         own = len(self._lines[client])
-        level = self._places[client] + own
+        level = self.places[client] + own
         others = (
-            min(len(line), max(0, level - self._places[other]))
+            min(len(line), max(0, level - self.places[other]))
             for other, line in self._lines.items()
             if other != client
         )

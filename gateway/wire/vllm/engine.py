@@ -257,8 +257,9 @@ def read_speculation(raw: bytes) -> ToldSpeculation:
         return SpeculationFault.HISTOGRAM_SUMS
     if accepted > told.num_draft_tokens:
         return SpeculationFault.ACCEPTED_OVER_DRAFTED
-    speculation = Speculation(drafts, accepted, told.num_draft_tokens, tuple(positions))
-    return speculation if speculation.adds_up else SpeculationFault.DRAFTED_OVER_POSITIONS
+    if told.num_draft_tokens > drafts * len(positions):
+        return SpeculationFault.DRAFTED_OVER_POSITIONS
+    return Speculation(drafts, accepted, told.num_draft_tokens, tuple(positions))
 
 
 def is_stopping(message: str) -> bool:

@@ -1,11 +1,12 @@
-"""What became of requests, by route and lately."""
+"""How many requests there are, how a stop comes, and what became of those that ended."""
 
 from __future__ import annotations
 
 import pytest
 
-from gateway.model import RequestRecord
-from gateway.state.request_history import RequestHistory
+from gateway.model import RequestRecord, Usage
+from gateway.policy.account.pace import MeanTokens, Pace
+from gateway.state.requests import OpenRequests, RequestHistory
 
 ENDED = RequestRecord(at=1e9, request_id="id", path="/v1/completions", code=200, seconds=1.2, route="text")
 
@@ -44,4 +45,30 @@ def test_answers_make_a_routes_pace() -> None:
         now[0] += 1
         history.record_answer("text", 50)
         history.record_answer("gone", 50)
-    assert history.routes["text"].pace.rate(now[0]) == pytest.approx(50, rel=0.02)
+    assert history.routes["text"].rate(now[0]) == pytest.approx(50, rel=0.02)
+
+
+def test_figures_are_those_of_answers_counted_one_by_one() -> None:
+    now, pace, mean = [100.0], Pace(100.0), MeanTokens()
+    history = RequestHistory(lambda: now[0])
+    history.configure(["text"])
+    for number in range(200):
+        now[0] += 0.1
+        tokens = number * 37 % 500
+        pace, mean = pace.after(tokens, now[0]), mean.after(tokens)
+        history.record_request(ENDED._replace(usage=Usage(5, tokens)))
+        if number in (3, 70, 199):
+            assert history.routes["text"].rate(now[0] + 1) == pace.rate(now[0] + 1)
+            assert history.mean_tokens("text") == mean.tokens
+    history.record_request(ENDED._replace(usage=Usage(5, 900), code=502))  # no answer
+    assert history.mean_tokens("text") == mean.tokens
+
+
+def test_a_stop_is_announced_before_new_work_is_refused() -> None:
+    requests = OpenRequests()
+    assert (requests.closing, requests.draining, requests.kept) == (False, False, frozenset())
+    requests.announce_stop()
+    assert (requests.closing, requests.draining) == (True, False)
+    kept = frozenset({("10.0.0.1", 4711)})
+    requests.drain(kept)
+    assert (requests.draining, requests.kept) == (True, kept)
