@@ -102,7 +102,7 @@ def progress_of(outcome: AnswerOutcome | None = None, status: int = 0) -> Reques
     async def read(limit: int, held: MemoryClaim) -> bytes:
         return b""
 
-    progress = RequestProgress(IncomingRequest(CHAT, "id", read, key="team-a", started=100.0))
+    progress = RequestProgress(IncomingRequest(CHAT, "id", 100.0, read, key="team-a"))
     progress.outcome, progress.status = outcome, status
     return progress
 
