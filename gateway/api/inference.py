@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from typing import TYPE_CHECKING
 
 from gateway.api.request_cycle import CYCLE, too_large
@@ -55,6 +56,7 @@ class InferenceEndpoint:
         incoming = IncomingRequest(
             path=self._path,
             request_id=scope["state"]["request_id"],
+            started=time.perf_counter(),
             read=exchange.read,
             route_header=None if route is None else route.decode("latin-1"),
             content_type=headers.get(b"content-type", b"").decode("latin-1"),

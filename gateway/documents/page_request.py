@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -122,6 +123,7 @@ class PageRequest:
             IncomingRequest(
                 path=_CHAT,
                 request_id=f"{document.request_id}-{self._suffix}",
+                started=time.perf_counter(),
                 read=partial(_read, body),
                 content_type="application/json",
                 may_come_late=True,  # the document was taken before the gateway began to drain

@@ -82,11 +82,8 @@ class Dispatcher:
                         quota.add_image_bytes(progress.image_bytes)
                 with progress.stage("sort"):
                     route = await self._sort(progress, received, fleet)
-                started = time.perf_counter()
                 request = EngineRequest.of(received, progress, fleet.config, route)
-                progress.overhead["forward"] = time.perf_counter() - started
-                # A request holds its body once, and nothing beside it while an engine works.
-                del received
+                del received  # the body is let go of with the request
                 await self._forward(progress, request, route, fleet.config.routes[route].queue, answer)
             except Unavailable as error:
                 if error.code == FULL:

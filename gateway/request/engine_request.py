@@ -32,8 +32,8 @@ class EngineRequest:
         held: the account of what the request holds in memory.
         answer_bytes: the most bytes of an answer that is not streamed.
         stream: a stream is asked for.
-        strip_usage: the gateway asked for the usage chunk, and the client did not: it does not get it.
-        merged: its stream's chunks carry several steps each, as the client wished.
+        strip_usage: see ReceivedRequest.
+        merged: see ReceivedRequest.
         timeouts: the route's.
         dialect: how its answers are read.
         context: the trace context that goes along, as headers.
@@ -56,20 +56,16 @@ class EngineRequest:
     @classmethod
     def of(cls, received: ReceivedRequest, progress: RequestProgress, config: Config, route: str) -> Self:
         """Return what is sent for a request that has been sorted into a route."""
-        completion, path = received.completion, progress.incoming.path
+        path = progress.incoming.path
         return cls(
             path=path,
             request_id=progress.incoming.request_id,
-            body=openai.rewritten(
-                completion,
-                model=config.model if received.facts.alias is not None else None,
-                repaired=received.images.repaired,
-            ),
+            body=received.body,
             held=progress.held,
             answer_bytes=config.limits.answer_bytes,
-            stream=completion.stream,
-            strip_usage=not completion.include_usage,
-            merged=completion.merged,
+            stream=received.stream,
+            strip_usage=received.strip_usage,
+            merged=received.merged,
             timeouts=config.routes[route].timeouts,
             dialect=responses.RESPONSES if path == RESPONSES_PATH else openai.COMPLETIONS,
             context=progress.context,

@@ -15,7 +15,7 @@ from gateway.wire import openai, responses
 from gateway.wire.image import headers, remote_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from gateway.config import Config, Limits
     from gateway.images.fetch import ImageFetcher
@@ -34,33 +34,38 @@ _FETCHES_AT_ONCE = 4
 
 
 class CheckedImages(NamedTuple):
-    """A request's images, once all are checked.
+    """What sorting needs to know of a request's images, all of which are checked.
 
     Attributes:
         first: the first image's data URL, as the engine gets it; None where there is no image.
         first_weight: how much memory it takes to decode the first image, in bytes.
-        encoded_bytes: bytes of all encoded images.
-        repaired: image URLs to replace, JSON text by JSON text.
     """
 
     first: Buffer | None
     first_weight: int
-    encoded_bytes: int
-    repaired: Mapping[bytes, bytes]
 
 
 class ReceivedRequest(NamedTuple):
     """A request that has been read and checked.
 
+    It holds nothing beside the body that would be as large: what it has been parsed into may have copies of
+    its images' text.
+
     Attributes:
-        completion: as parsed; without its image parts, which may hold copies of text that the body holds.
         facts: what sorting needs to know.
-        images: what is known of its images.
+        images: what sorting needs to know of its images.
+        body: as an engine gets it, in pieces.
+        stream: a stream is asked for.
+        strip_usage: the gateway asks for the usage chunk, and the client did not: it does not get it.
+        merged: its stream's chunks carry several steps each, as the client wished.
     """
 
-    completion: CompletionRequest
     facts: SortFacts
     images: CheckedImages
+    body: tuple[Buffer, ...]
+    stream: bool
+    strip_usage: bool
+    merged: bool
 
 
 class Receiver:
@@ -101,7 +106,18 @@ class Receiver:
                 await images.fetch(self._fetcher, limits.body_bytes - len(body))
             progress.overhead["fetch"] = time.perf_counter() - checked
         progress.image_bytes = images.encoded_bytes
-        return ReceivedRequest(replace(completion, images=()), facts, images.checked())
+        fetched = time.perf_counter()
+        model = None if alias is None else config.model
+        pieces = openai.rewritten(completion, model=model, repaired=images.repaired)
+        progress.overhead["forward"] = time.perf_counter() - fetched
+        return ReceivedRequest(
+            facts,
+            images.checked(),
+            pieces,
+            completion.stream,
+            strip_usage=not completion.include_usage,
+            merged=completion.merged,
+        )
 
 
 class _Images:
@@ -110,6 +126,7 @@ class _Images:
     Attributes:
         remote: those to fetch, each once, by their URL as it stands.
         encoded_bytes: of those checked so far.
+        repaired: image URLs to replace, JSON text by JSON text.
     """
 
     def __init__(
@@ -123,8 +140,8 @@ class _Images:
         """Check nothing yet; `keep` is called with the length of what is about to be held, and may raise."""
         self.remote: dict[bytes, tuple[ImagePart, RemoteUrl]] = {}
         self.encoded_bytes = 0
+        self.repaired: dict[bytes, bytes] = {}
         self._pixels = 0
-        self._repaired: dict[bytes, bytes] = {}
         self._first: Buffer | None = None
         self._first_weight = 0
         self._parts = parts
@@ -135,7 +152,7 @@ class _Images:
 
     def checked(self) -> CheckedImages:
         """Return what has been found."""
-        return CheckedImages(self._first, self._first_weight, self.encoded_bytes, self._repaired)
+        return CheckedImages(self._first, self._first_weight)
 
     async def check(self, fetcher: ImageFetcher) -> None:
         """Check the images that came along, and whether the others may be fetched.
@@ -227,7 +244,7 @@ class _Images:
         if url.repaired is None:
             whole = part.url
         else:
-            text = self._repaired[part.raw] = b'"%s"' % url.repaired
+            text = self.repaired[part.raw] = b'"%s"' % url.repaired
             whole = memoryview(text)[1:-1]
         if part is self._parts[0]:
             self._first, self._first_weight = whole, info.decoding_bytes

@@ -6,7 +6,8 @@ import asyncio
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.errors import ClientLeft, GatewayError
 from gateway.model import PageCounts, RequestRecord
@@ -27,15 +28,16 @@ if TYPE_CHECKING:
     from gateway.telemetry.tracing import Trace
 
 _UNTRACED = nullcontext()
+_NO_CONTEXT: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class IncomingRequest:
+class IncomingRequest(NamedTuple):
     """A request as it arrived.
 
     Attributes:
         path: the endpoint, on the gateway as on the engine.
         request_id: the client's own or a new one.
+        started: when it arrived, by time.perf_counter.
         read: returns the body of at most so many bytes, counted as held in memory while it comes; raises
             BodyTooLarge, Unavailable or ClientLeft.
         route_header: the `x-ocr-route` header.
@@ -45,20 +47,19 @@ class IncomingRequest:
         client: what shares are counted by: the key's name, else the address the request came from.
         context: its W3C trace context, as headers; empty where it has none.
         decision: its route, where that is decided already.
-        started: when it arrived, by time.perf_counter.
     """
 
     path: str
     request_id: str
+    started: float
     read: Callable[[int, MemoryClaim], Awaitable[bytes]]
     route_header: str | None = None
     content_type: str = ""
     may_come_late: bool = False
     key: str = ""
     client: str = ""
-    context: Mapping[str, str] = field(default_factory=dict)
+    context: Mapping[str, str] = _NO_CONTEXT
     decision: SortDecision | None = None
-    started: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(slots=True)

@@ -531,7 +531,7 @@ class TestRetries:
             for engine in served_fleet.engines:
                 engine.behave = fails_first
             progress = RequestProgress(
-                IncomingRequest(path=CHAT, request_id="id", read=read, content_type="application/json")
+                IncomingRequest(CHAT, "id", time.perf_counter(), read, content_type="application/json")
             )
             await served_fleet.gateway._running_dispatcher().dispatch(progress, deliver)
             snapshot = served_fleet.gateway.state.snapshot()

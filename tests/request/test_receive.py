@@ -23,6 +23,7 @@ from tests.support import chat, data_url, encoded, picture, png, until
 if TYPE_CHECKING:
     import httpx
 
+    from gateway.request.receive import ReceivedRequest
     from gateway.state.body_memory import MemoryClaim
     from tests.conftest import Running
 
@@ -396,6 +397,19 @@ async def test_large_images_reach_the_engine_byte_for_byte(
     assert all((thread == threading.get_ident()) is (side < 3000) for thread in threads)
 
 
+async def receive(gateway: Fleeting, body: bytes) -> tuple[RequestProgress, ReceivedRequest]:
+    """A request as the gateway has it once it has received it."""
+
+    async def read(limit: int, held: MemoryClaim) -> bytes:
+        return body
+
+    incoming = IncomingRequest(CHAT, "id", 0.0, read, content_type="application/json")
+    progress, state = RequestProgress(incoming), gateway.gateway.state
+    progress.held = state.memory.claim("")
+    receiver = gateway.gateway._running_dispatcher()._receiver
+    return progress, await receiver.receive(progress, state.fleet.config)
+
+
 async def test_nothing_decoded_is_kept_while_a_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     body = json.dumps(with_images(data_url(noise(100)))).encode()
     parse, parsed = openai.parse_request, []
@@ -404,23 +418,37 @@ async def test_nothing_decoded_is_kept_while_a_request_waits(monkeypatch: pytest
         parsed.append(parse(body, **options))
         return parsed[-1]
 
-    async def read(limit: int, held: MemoryClaim) -> bytes:
-        return body
-
     monkeypatch.setattr("gateway.request.receive.openai.parse_request", parse_request)
     async with fleet(1) as gateway:
-        state = gateway.gateway.state
-        progress = RequestProgress(
-            IncomingRequest(path=CHAT, request_id="id", read=read, content_type="application/json")
-        )
-        progress.held = state.memory.claim("")
-        received = await gateway.gateway._running_dispatcher()._receiver.receive(progress, state.fleet.config)
-    assert progress.image_bytes == received.images.encoded_bytes > 8000
-    assert received.completion.images == ()
+        progress, request = await receive(gateway, body)
+    assert progress.image_bytes > 8000
     assert [part.data for part in parsed[0].images] == [None]
-    assert received.completion.lifted.image is None
-    assert isinstance(received.images.first, memoryview)
-    assert received.images.first.obj is body
+    assert parsed[0].lifted.image is None
+    assert isinstance(request.images.first, memoryview)
+    assert request.images.first.obj is body
+    assert request.body == (body,)
+
+
+@pytest.mark.parametrize(
+    ("members", "stream", "strip", "merged"),
+    [
+        ({}, False, True, False),
+        ({"stream": True}, True, True, False),
+        ({"stream": True, "stream_options": {"include_usage": True}}, True, False, False),
+        ({"stream": True, "stream_interval": 4}, True, True, True),
+        ({"model": "glm-ocr:table"}, False, True, False),
+    ],
+)
+async def test_what_an_engine_gets_names_the_model_and_asks_for_usage(
+    members: dict[str, Any], stream: bool, strip: bool, merged: bool
+) -> None:
+    asked = {**with_images(data_url(PAGE)), **members}
+    async with fleet(1) as gateway:
+        _, request = await receive(gateway, json.dumps(asked).encode())
+    assert (request.stream, request.strip_usage, request.merged) == (stream, strip, merged)
+    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    assert json.loads(b"".join(request.body)) == {**asked, "model": "glm-ocr", **usage}
+    assert request.facts.alias == ("table" if members.get("model") else None)
 
 
 async def test_an_images_error_is_not_the_one_that_others_may_hold() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +11,6 @@ from gateway.model import LayoutGuess, Reason, SortFacts
 from gateway.policy.sort.evidence import SortRules
 from gateway.request.receive import CheckedImages, ReceivedRequest
 from gateway.request.sort import sort
-from gateway.wire import openai
 from tests.support import (
     chat,
     data_url,
@@ -75,7 +73,11 @@ class Looker:
 
 
 RULES = SortRules(("text", "table"), "text", {})
-COMPLETION = openai.parse_request(json.dumps(chat(None, None)).encode(), chat=True, max_images=1)
+
+
+def received_with(facts: SortFacts, first: bytes | None) -> ReceivedRequest:
+    images = CheckedImages(first, 5)
+    return ReceivedRequest(facts, images, (), stream=False, strip_usage=False, merged=False)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ async def test_an_image_is_looked_at_only_where_nothing_cheaper_decides(
     looked: bool,
 ) -> None:
     vision: Any = Looker(guess)
-    received = ReceivedRequest(COMPLETION, facts, CheckedImages(first, 5, 0, {}))
+    received = received_with(facts, first)
     decision = await sort(received, RULES, vision, "client")
     assert (decision.route, decision.reason) == (route, reason)
     assert vision.asked == ([(b"url", 5, "client")] if looked else [])
@@ -105,7 +107,7 @@ async def test_an_image_is_looked_at_only_where_nothing_cheaper_decides(
 
 async def test_a_route_that_there_is_not_is_refused_before_anything_is_looked_at() -> None:
     vision: Any = Looker(None)
-    received = ReceivedRequest(COMPLETION, SortFacts(header="tabel"), CheckedImages(b"url", 5, 0, {}))
+    received = received_with(SortFacts(header="tabel"), b"url")
     with pytest.raises(BadRequest) as raised:
         await sort(received, RULES, vision, "client")
     assert raised.value.code == "unknown_route"
