@@ -451,15 +451,15 @@ async def test_what_an_engine_gets_names_the_model_and_asks_for_usage(
     assert request.facts.alias == ("table" if members.get("model") else None)
 
 
-async def test_an_images_error_is_not_the_one_that_others_may_hold() -> None:
+async def test_an_images_error_is_not_the_one_that_others_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """What refuses an image knows nothing of the part that it is in."""
     async with fleet(1) as gateway:
         error = BadImage("shared", code="image_too_small")
 
-        async def refuse(*_: object, **__: object) -> None:
+        def refuse(*_: object, **__: object) -> None:
             raise error
 
-        gateway.gateway._running_dispatcher()._vision.read = refuse  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr("gateway.wire.image.headers.read", refuse)
         for _ in range(2):
             told = (await ask(gateway, with_images(data_url(PAGE)))).json()["error"]
             assert told["message"] == "messages[0].content[0].image_url: shared"
