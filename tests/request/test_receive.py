@@ -414,7 +414,7 @@ async def test_nothing_decoded_is_kept_while_a_request_waits(monkeypatch: pytest
             IncomingRequest(path=CHAT, request_id="id", read=read, content_type="application/json")
         )
         progress.held = state.memory.claim("")
-        received = await gateway.gateway._running_dispatcher()._receiver.receive(progress, state.fleet.config)
+        received = await gateway.gateway._dispatcher._receiver.receive(progress, state.fleet.config)
     assert progress.image_bytes == received.images.encoded_bytes > 8000
     assert received.completion.images == ()
     assert [part.data for part in parsed[0].images] == [None]
@@ -431,7 +431,7 @@ async def test_an_images_error_is_not_the_one_that_others_may_hold() -> None:
         async def refuse(*_: object, **__: object) -> None:
             raise error
 
-        gateway.gateway._running_dispatcher()._vision.read = refuse  # type: ignore[method-assign,assignment]
+        gateway.gateway._dispatcher._vision.read = refuse  # type: ignore[method-assign,assignment]
         for _ in range(2):
             told = (await ask(gateway, with_images(data_url(PAGE)))).json()["error"]
             assert told["message"] == "messages[0].content[0].image_url: shared"
