@@ -187,7 +187,7 @@ class ClientConnection(asyncio.Protocol):
         body = error_body(error)
         headers = error_headers(error, body)
         common = registry.default_headers
-        self.write(response_head("", "1.1", error.status, headers, stays=False, common=common).data + body)
+        self.write(response_head("GET", "1.1", error.status, headers, stays=False, common=common).data + body)
         self._end(linger=True)
 
     def fail(self, error: GatewayError) -> None:
@@ -339,25 +339,26 @@ class RequestCycle:
     # --- what the connection tells
 
     def add(self, data: bytes, *, complete: bool) -> None:
-        """Take a part of the body; `complete`: it is the last.
+        """Take a part of the body, if any has come; `complete`: there will be no more.
 
         Raises:
             BodyTooLarge: it is over the limit.
             GatewayError: what the `keep` of `whole` raises.
         """
-        self.waiting_bytes += len(data)
-        if self._keep:
-            self._count(len(data))
-        elif self.waiting_bytes > _UNREAD_BYTES:
-            self._connection.pause_reading()
-        # A list of parts is joined once; but one of two bytes would cost thirty times what is counted. What
-        # comes along with the head, often all, is not copied: of a body of 200 kB that took 20 us.
-        if len(data) >= _PART_BYTES or not self._parts:
-            self._parts.append(data)
-        elif isinstance(self._parts[-1], bytearray):
-            self._parts[-1] += data
-        else:
-            self._parts.append(bytearray(data))
+        if data:
+            self.waiting_bytes += len(data)
+            if self._keep:
+                self._count(len(data))
+            elif self.waiting_bytes > _UNREAD_BYTES:
+                self._connection.pause_reading()
+            # A list of parts is joined once; but one of two bytes would cost thirty times what is counted.
+            # What comes along with the head, often all, is not copied: of a body of 200 kB that took 20 us.
+            if len(data) >= _PART_BYTES or not self._parts:
+                self._parts.append(data)
+            elif isinstance(self._parts[-1], bytearray):
+                self._parts[-1] += data
+            else:
+                self._parts.append(bytearray(data))
         if complete:
             self._move(RequestEvent.BODY_ENDS)
         self._changed.set()

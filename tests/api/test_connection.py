@@ -743,6 +743,20 @@ async def test_what_is_raised_where_a_part_is_taken_is_what_the_application_gets
     assert ([(error.code, error.message) for error in got], over) == ([("mine", "too much")], True)
 
 
+async def test_the_end_of_a_body_is_not_counted_as_a_part_of_it() -> None:
+    counted: list[int] = []
+
+    async def takes_all(scope: Any, receive: Any, send: Any) -> None:
+        counted.append(len(await scope["extensions"][CYCLE].whole(LIMIT, counted.append)))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    sent, _ = await fed([head + b"3\r\nabc\r\n", b"2\r\nde\r\n", b"0\r\n\r\n"], takes_all)
+    assert sent.startswith(b"HTTP/1.1 200 ")
+    assert counted == [3, 2, 5]
+
+
 class Recorder:
     """A transport that notes what it is told."""
 
