@@ -17,7 +17,7 @@ from gateway.config.api_keys import MIN_KEY_LENGTH, parse_keys
 from gateway.errors import BadImage, BadRequest, ConfigError, EngineFailed
 from gateway.model import Speculation
 from gateway.wire import mistral, openai, responses, sse
-from gateway.wire.http import request_head, trace_context
+from gateway.wire.http import messages, trace_context
 from gateway.wire.image import headers, pixels, remote_url, structure
 from gateway.wire.mistral import page_tables
 from gateway.wire.vllm import bench_results, engine
@@ -193,8 +193,8 @@ def _head(data: bytes) -> None:
     method, _, version = line.partition(b" ")
     version_text = version.decode("latin-1")
     with contextlib.suppress(BadRequest):
-        request_head.check(version_text, method, headers)
-    plain = request_head.without_upgrade(version_text, method, b"/", headers)
+        messages.check(version_text, method, headers)
+    plain = messages.without_upgrade(version_text, method, b"/", headers)
     _, *kept = plain.split(b"\r\n")
     _check(not any(one.startswith(b"upgrade:") for one in kept), "no upgrade is left")
 

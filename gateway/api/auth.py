@@ -1,4 +1,4 @@
-"""Access: API keys on the public port, and which pages are for operators."""
+"""Who may ask what: API keys on the public port, and which pages are for operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from starlette.routing import BaseRoute
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Scope, Send
 
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics
@@ -27,41 +27,36 @@ CLIENTS = "/v1/"
 
 
 class ApiKeyCheck:
-    """Middleware: checks a request's API key before its body is read, and notes the key's name.
+    """Refuses who has no key before anything of the body is read, and names who has one.
 
-    Paths outside OPEN need a key. Paths outside CLIENTS are for operators: where there is an admin port, they
-    are served there alone, without a key; else they need a key of `auth.admins`.
+    What is not known to be for all needs a key, and what is not known to be for clients is for operators:
+    only the admin port has it, where there is one, and without a key; else it needs a key of `auth.admins`.
     """
 
-    def __init__(self, app: ASGIApp, state: State, metrics: Metrics, routes: Sequence[BaseRoute]) -> None:
-        self._app = app
+    def __init__(self, state: State, metrics: Metrics, routes: Sequence[BaseRoute]) -> None:
         self._routes = routes
         self._state = state
         self._metrics = metrics
         # The port is opened at the start only; a reload must not move its pages to where anybody finds them.
         self._admin_port = state.fleet.config.server.admin_port is not None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] == "http":
-            started = time.perf_counter()
-            try:
-                self._check(scope, scope["state"])
-            except UnknownEndpoint as error:
-                await _refuse(error, send)
-                return
-            except GatewayError as error:
-                self._account(scope, error.status, time.perf_counter() - started)
-                await _refuse(error, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _check(self, scope: Scope, known: dict[str, Any]) -> None:
-        """Note as `key` the name of the request's key, where there are keys.
+    def check(self, scope: Scope) -> None:
+        """Note as `key` of the scope's state the name of who asks, where there are keys.
 
         Raises:
-            GatewayError: the request is refused.
+            GatewayError: they may not, which has been counted and logged.
+            UnknownEndpoint: there is no such path for them.
         """
+        started = time.perf_counter()
+        try:
+            self._check(scope, scope["state"])
+        except UnknownEndpoint:
+            raise
+        except GatewayError as error:
+            self._account(scope, error.status, time.perf_counter() - started)
+            raise
+
+    def _check(self, scope: Scope, known: dict[str, Any]) -> None:
         path: str = scope["path"]
         if path in OPEN:
             return
@@ -100,7 +95,7 @@ class ApiKeyCheck:
         record = RequestRecord(
             at=time.time(),
             request_id=known["request_id"],
-            # A path that does not exist is a stranger's text, and does not go into the log.
+            # Others are a stranger's words.
             path=path if any(getattr(route, "path", "") == path for route in self._routes) else "",
             code=code,
             seconds=seconds,
@@ -118,7 +113,8 @@ def unknown_endpoint(scope: Scope, status: int = 404) -> UnknownEndpoint:
     return UnknownEndpoint(words, status=status)
 
 
-async def _refuse(error: GatewayError, send: Send) -> None:
+async def refuse(error: GatewayError, send: Send) -> None:
+    """Send a refusal as the whole answer."""
     body = openai.error_body(error)
     headers = openai.error_headers(error, body)
     if isinstance(error, Unauthorized):

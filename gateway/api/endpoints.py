@@ -47,7 +47,7 @@ def create_api(
     Args:
         state: the engines, and the configuration served.
         metrics: what /metrics shows.
-        inference: the endpoints that engines answer, by path; see gateway.api.middleware.EndpointRouter.
+        inference: the endpoints that engines answer, by path; see gateway.api.application.Application.
         running: entered while the application runs.
         created: when the model came up, in seconds since 1970, as /v1/models tells it.
     """

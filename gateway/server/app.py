@@ -10,10 +10,9 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from gateway.api.application import COMPLETIONS, Application, InferenceEndpoint
 from gateway.api.auth import ApiKeyCheck
 from gateway.api.endpoints import create_api
-from gateway.api.inference import COMPLETIONS, InferenceEndpoint
-from gateway.api.middleware import CommonHeaders, EndpointRouter
 from gateway.config import EMBEDDED
 from gateway.documents.endpoint import PATH as OCR
 from gateway.documents.endpoint import DocumentEndpoint
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from gateway.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
-
-_NOT_STARTED = "the application has not been started: run it with its lifespan"
 
 
 class Gateway:
@@ -90,14 +87,10 @@ class Gateway:
         self._dispatcher: Dispatcher | None = None
         self._documents: DocumentEndpoint | None = None
         self._tracing = _tracing()
-        inference: dict[str, ASGIApp] = {
-            path: InferenceEndpoint(path, self.state, self._running_dispatcher) for path in COMPLETIONS
-        }
-        inference[OCR] = InferenceEndpoint(OCR, self.state, self._running_documents)
-        self.api = create_api(self.state, self._metrics, inference, self._running, int(time.time()))
-        routed = EndpointRouter(self.api, inference)
-        checked = ApiKeyCheck(routed, self.state, self._metrics, self.api.routes)
-        self.application: ASGIApp = CommonHeaders(checked, self.state)
+        self._inference = {path: InferenceEndpoint(path, self.state) for path in (*COMPLETIONS, OCR)}
+        self.api = create_api(self.state, self._metrics, self._inference, self._running, int(time.time()))
+        keys = ApiKeyCheck(self.state, self._metrics, self.api.routes)
+        self.application: ASGIApp = Application(self.api, self._inference, keys, self.state)
         _tell(fleet)
 
     async def reload(self, config: Config) -> None:
@@ -121,16 +114,6 @@ class Gateway:
         if self._reloader:
             self._reloader.ask()
 
-    def _running_dispatcher(self) -> Dispatcher:
-        if self._dispatcher is None:
-            raise RuntimeError(_NOT_STARTED)
-        return self._dispatcher
-
-    def _running_documents(self) -> DocumentEndpoint:
-        if self._documents is None:
-            raise RuntimeError(_NOT_STARTED)
-        return self._documents
-
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         fetcher = ImageFetcher(lambda: self.state.fleet.config.remote_images)
@@ -140,6 +123,8 @@ class Gateway:
             self._documents = DocumentEndpoint(
                 self.state, dispatcher, self._metrics, vision, fetcher, self._documents_at_once
             )
+            for path, endpoint in self._inference.items():
+                endpoint.dispatcher = self._documents if path == OCR else dispatcher
             poller = Poller(self.state, client, time.monotonic, self._rng, on_hung=self._restart)
             runs = [poller.run(), self._discovery.run()]
             if self._reloader:

@@ -7,9 +7,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from gateway.api.connection import ClientConnection
+from gateway.api.connection import CYCLE, ClientConnection
 from gateway.api.connection_registry import ConnectionRegistry
-from gateway.api.request_cycle import CYCLE
 from gateway.config import parse
 from gateway.errors import ClientLeft, GatewayError
 from tests.api.listening import CONFIG, Clock
@@ -72,6 +71,12 @@ async def takes(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def empty_registry(clock: Clock) -> ConnectionRegistry:
+    """The registry of a server with room for 100 connections."""
+    limits = parse(CONFIG.replace("ENGINE", "http://x:1").replace("LIMITS", "{}"), "f", Path(), {}).limits
+    return ConnectionRegistry(lambda: limits, lambda: 100, clock)
+
+
 async def fed(pieces: list[bytes], app: Any = reads) -> tuple[bytes, bool]:
     """What a connection answers to pieces, and whether it is over once time has passed."""
     here, there = socket.socketpair()
@@ -81,8 +86,7 @@ async def fed(pieces: list[bytes], app: Any = reads) -> tuple[bytes, bool]:
 
 async def _feed(pieces: list[bytes], wire: Wire, app: Any) -> tuple[bytes, bool]:
     clock = Clock()
-    limits = parse(CONFIG.replace("ENGINE", "http://x:1").replace("LIMITS", "{}"), "f", Path(), {}).limits
-    connections = ConnectionRegistry(lambda: limits, lambda: 100, clock)
+    connections = empty_registry(clock)
     protocol = ClientConnection(app, connections)
     protocol.connection_made(wire)  # type: ignore[arg-type]
     for piece in pieces:

@@ -72,7 +72,7 @@ class Listening:
 
     def received(self) -> int:
         """Bytes of the bodies that are under way."""
-        return sum(one.body_bytes for one in self.connections.busy)
+        return sum(one.reader.body_bytes for one in self.connections.busy)
 
     async def gone(self) -> None:
         """Until nothing is left of any connection."""

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.serving import free_port
+from gateway.api.application import Application
 from gateway.api.auth import ApiKeyCheck
 from gateway.config import load
 from gateway.server import reload
@@ -198,7 +199,8 @@ class Gate:
 
     def __init__(self, gateway: Gateway) -> None:
         self.got: list[Any] = []
-        self.guard = ApiKeyCheck(self, gateway.state, gateway._metrics, gateway.api.routes)
+        keys = ApiKeyCheck(gateway.state, gateway._metrics, gateway.api.routes)
+        self.guard = Application(self, {}, keys, gateway.state)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.got.append(scope["state"].get("key", ""))

@@ -7,6 +7,8 @@ import gc
 import itertools
 import json
 import re
+import socket
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +17,19 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.request_cycle import RequestCycle
+from gateway.api.connection import CYCLE, ClientConnection, RequestCycle
 from gateway.config import parse
-from gateway.wire.http.request_reader import RequestReader
-from tests.api.fed import fed, reads, takes
-from tests.api.listening import BEGUN, CHAT, CONFIG, HEALTH, SMALL, Held, request
+from gateway.errors import BadRequest
+from gateway.wire.http.messages import RequestReader
+from gateway.wire.http.phases import ENDED
+from tests.api.fed import LIMIT, empty_registry, fed, reads, takes
+from tests.api.listening import BEGUN, CHAT, CONFIG, HEALTH, SMALL, Clock, Held, request
 from tests.support import FakeEngine, chat, chunk, completion, hang, until
 
 if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator
+
     from tests.api.listening import Client, Listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -491,7 +498,7 @@ async def unread(it: Listening) -> Client:
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]
     await until(lambda: it.connections.idle)
     (one,) = it.connections.idle
-    while not one._transport.unsent:
+    while not one.transport.get_write_buffer_size():
         answered = it.connections.total_requests
         client.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
         await until(lambda: it.connections.total_requests > answered)  # noqa: B023
@@ -515,7 +522,7 @@ async def test_a_client_that_reads_late_is_idle_once_it_has_read(it: Listening) 
     it.later(29)
     client.reader._transport.resume_reading()  # type: ignore[attr-defined]
     (one,) = it.connections.busy
-    await until(lambda: not one._transport.unsent)
+    await until(lambda: not one.transport.get_write_buffer_size())
     it.later(0)
     assert list(it.connections.idle) == [one]
     client.writer.transport.abort()
@@ -529,7 +536,7 @@ async def test_a_client_that_never_reads_its_completion_is_dropped_and_the_engin
     client = await it.connect(receive=2048)
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]
     client.send(request(json.dumps(chat(image=None, stream=stream)).encode()))
-    await until(lambda: any(one._transport.write_paused for one in it.connections.busy))
+    await until(lambda: any(not one.writable.is_set() for one in it.connections.busy))
     it.later(0)
     it.later(31)
     await it.gone()
@@ -547,8 +554,8 @@ async def test_an_answer_that_is_broken_off_is_not_kept_for_who_reads_it_slowly(
     client = await it.connect(receive=2048)
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]
     client.send(request())
-    await until(lambda: any(one._transport.write_paused for one in it.connections.busy))
-    await until(lambda: any(one.ended for one in it.connections.busy))
+    await until(lambda: any(not one.writable.is_set() for one in it.connections.busy))
+    await until(lambda: any(one.phase in ENDED for one in it.connections.busy))
     it.later(0)
     client.reader._transport.resume_reading()  # type: ignore[attr-defined]
     await client.reader.readexactly(1_000_000)
@@ -581,8 +588,8 @@ async def test_a_refusal_reaches_a_client_that_sends_on_and_the_rest_is_bounded(
     for _ in range(7):
         client.send(b"x" * 1000)
         it.later(4)
-        await until(lambda: one._heard_at == it.clock.now)
-        assert not one._transport.raw.is_closing()
+        await until(lambda: one.heard_at == it.clock.now)
+        assert not one.transport.is_closing()
     it.later(4)
     await it.gone()
     client.writer.transport.abort()
@@ -592,7 +599,7 @@ def kept_of(one: Any) -> list[bytes]:
     """The long pieces of requests that a connection still holds."""
     kinds = (dict, list, tuple, bytes, bytearray, RequestCycle, RequestReader)
     found: dict[int, Any] = {}
-    left = [one.cycle, one._reader]
+    left = [one.cycle, one.reader]
     while left:
         held = left.pop()
         if isinstance(held, kinds) and id(held) not in found:
@@ -661,3 +668,296 @@ async def test_how_a_request_is_cut_changes_nothing(cuts: list[int]) -> None:
     sent, _ = await fed(pieces)
     assert sent.startswith(b"HTTP/1.1 200 ")
     assert b"close" not in sent
+
+
+@given(st.binary(max_size=LIMIT), st.booleans(), st.randoms())
+async def test_a_body_taken_in_one_piece_is_what_was_sent_however_it_is_cut(
+    body: bytes, chunked: bool, rng: random.Random
+) -> None:
+    def cut(data: bytes, most: int) -> Iterator[bytes]:
+        while data:
+            size = rng.randint(1, rng.choice([3, most]))
+            yield data[:size]
+            data = data[size:]
+
+    body *= rng.choice([1, LIMIT // max(len(body), 1)])
+    framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(body)
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in cut(body, LIMIT)) + b"0\r\n\r\n"
+    sent, _ = await fed(
+        [*cut(b"POST / HTTP/1.1\r\nhost: x\r\n%b\r\n\r\n" % framing + (framed if chunked else body), LIMIT)],
+        takes,
+    )
+    assert sent.startswith(b"HTTP/1.1 200 ")
+    assert sent.partition(b"\r\n\r\n")[2] == body
+
+
+@pytest.mark.parametrize("piece", [1, 1000, LIMIT])
+async def test_of_a_body_over_the_limit_no_more_is_kept(piece: int) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    chunk = b"%x\r\n%b\r\n" % (piece, bytes(piece))
+    sent, over = await fed([head, *[chunk] * (LIMIT // piece + 3)], takes)
+    assert sent.startswith(b"HTTP/1.1 413 ")
+    assert over
+
+
+async def test_a_body_taken_in_one_piece_that_stops_coming_is_refused_in_time() -> None:
+    sent, over = await fed([b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf"], takes)
+    assert sent.startswith(b"HTTP/1.1 408 ")
+    assert over
+
+
+async def test_a_body_in_pieces_of_two_bytes_takes_no_more_memory_than_is_counted() -> None:
+    pieces = 5000
+    cycle: Any = RequestCycle.__new__(RequestCycle)
+    cycle._parts, cycle.waiting_bytes, cycle._limit, cycle._keep = [], 0, 10 * pieces, lambda _: None
+    cycle._changed = asyncio.Event()
+    tracemalloc.start()
+    try:
+        for number in range(pieces):
+            cycle.add(number.to_bytes(2, "big"), complete=False)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert b"".join(cycle._parts) == b"".join(number.to_bytes(2, "big") for number in range(pieces))
+    assert most < 8 * 2 * pieces
+
+
+async def test_what_is_raised_where_a_part_is_taken_is_what_the_application_gets() -> None:
+    def refuse(_: int) -> None:
+        raise BadRequest("too much", code="mine")
+
+    got: list[BadRequest] = []
+
+    async def takes_nothing(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await scope["extensions"][CYCLE].whole(LIMIT, lambda count: refuse(count) if count else None)
+        except BadRequest as error:
+            got.append(error)
+        await send({"type": "http.response.start", "status": 400, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    sent, over = await fed(
+        [b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n", b"half"], takes_nothing
+    )
+    assert sent.startswith(b"HTTP/1.1 400 ")
+    assert ([(error.code, error.message) for error in got], over) == ([("mine", "too much")], True)
+
+
+async def test_the_end_of_a_body_is_not_counted_as_a_part_of_it() -> None:
+    counted: list[int] = []
+
+    async def takes_all(scope: Any, receive: Any, send: Any) -> None:
+        counted.append(len(await scope["extensions"][CYCLE].whole(LIMIT, counted.append)))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    sent, _ = await fed([head + b"3\r\nabc\r\n", b"2\r\nde\r\n", b"0\r\n\r\n"], takes_all)
+    assert sent.startswith(b"HTTP/1.1 200 ")
+    assert counted == [3, 2, 5]
+
+
+class Recorder:
+    """A transport that notes what it is told."""
+
+    def __init__(self, closing: bool = False, peer: object = ("::1", 7, 0, 0)) -> None:
+        self.told: list[str] = []
+        self.closing = closing
+        self.peer = peer
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.told.append(name)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_write_buffer_size(self) -> int:
+        return 3
+
+    def get_extra_info(self, _: str) -> object:
+        return self.peer
+
+
+def connected(app: Any = reads, **more: Any) -> tuple[ClientConnection, Recorder]:
+    recorder = Recorder(**more)
+    connection = ClientConnection(app, empty_registry(Clock()))
+    connection.connection_made(recorder)  # type: ignore[arg-type]
+    return connection, recorder
+
+
+async def test_what_is_written_is_counted_whether_sent_or_not() -> None:
+    client, recorder = connected()
+    client.write(b"12345")
+    client.write(b"678")
+    unsent = client.transport.get_write_buffer_size()
+    assert (client.written, unsent, recorder.told) == (8, 3, ["write", "write"])
+
+
+async def test_reading_is_paused_and_resumed_once() -> None:
+    client, recorder = connected()
+    client.resume_reading()
+    client.pause_reading()
+    client.pause_reading()
+    assert client.read_paused
+    client.resume_reading()
+    client.resume_reading()
+    assert recorder.told == ["pause_reading", "resume_reading"]
+
+
+async def test_an_answer_waits_until_writing_goes_on() -> None:
+    client, recorder = connected()
+    client.pause_writing()
+    client.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not client.writable.is_set()
+    assert recorder.told == []
+    client.resume_writing()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert client.writable.is_set()
+    assert recorder.told == ["write"]
+
+
+@pytest.mark.parametrize(
+    ("half", "closing", "told"),
+    [
+        (False, False, ["close"]),
+        (True, False, ["resume_reading", "write_eof"]),
+        (True, True, ["close"]),  # its end cannot be sent any more
+    ],
+)
+async def test_a_half_closed_connection_is_read_on(half: bool, closing: bool, told: list[str]) -> None:
+    client, recorder = connected(closing=closing)
+    client.read_paused = True
+    client._end(linger=half)
+    assert recorder.told == told
+
+
+async def test_a_client_is_its_host_and_port_where_it_has_them() -> None:
+    assert connected()[0].client == ("::1", 7)
+    assert connected(peer="")[0].client is None
+    assert connected(peer=None)[0].client is None
+
+
+async def test_an_aborted_connection_is_gone_at_once() -> None:
+    near, far = socket.socketpair()
+    with far:
+        _, client = await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: ClientConnection(reads, empty_registry(Clock())), near
+        )
+        client.write(b"x")
+        client.abort()
+        assert client.transport.is_closing()
+
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+START = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+PART = {"type": "http.response.body", "body": b"h", "more_body": True}
+REST = {"type": "http.response.body", "body": b"i"}
+
+
+def says(*messages: dict[str, Any], fault: BaseException | None = None) -> Any:
+    """An application that sends messages, whatever it is asked, and fails then where told."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for message in messages:
+            await send(message)
+        if fault:
+            raise fault
+
+    return app
+
+
+async def test_an_answer_is_sent_as_asgi_has_it_and_more_requests_may_follow() -> None:
+    sent, _ = await fed([GET, GET], says(START, PART, REST))
+    assert sent == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi" * 2
+
+
+@pytest.mark.parametrize(
+    ("method", "version", "sent"),
+    [
+        (b"GET", b"1.1", b"transfer-encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n"),
+        (b"GET", b"1.0", b"connection: close\r\n\r\nhi"),
+        (b"HEAD", b"1.1", b"\r\n"),
+        (b"HEAD", b"1.0", b"connection: close\r\n\r\n"),
+    ],
+)
+async def test_an_answer_of_unknown_length_is_framed_as_its_client_understands(
+    method: bytes, version: bytes, sent: bytes
+) -> None:
+    head = b"%b / HTTP/%b\r\nhost: x\r\n\r\n" % (method, version)
+    start = {"type": "http.response.start", "status": 200}
+    assert (await fed([head], says(start, PART, REST)))[0] == b"HTTP/1.1 200 OK\r\n" + sent
+
+
+@pytest.mark.parametrize(
+    ("app", "trouble"),
+    [
+        (says(), "left without its whole answer"),
+        (says(fault=KeyError("secret")), "failed unexpectedly"),
+        (says(PART), "failed unexpectedly"),  # no answer has begun
+        (says({**START, "headers": [(b"x", b"a\nb")]}), "failed unexpectedly"),
+        (says(START), "left without its whole answer"),
+    ],
+    ids=["no answer", "a fault", "no start", "a header of two lines", "a start alone"],
+)
+async def test_what_gets_no_answer_is_a_fault_that_its_client_is_told(
+    caplog: pytest.LogCaptureFixture, app: Any, trouble: str
+) -> None:
+    sent, over = await fed([GET], app)
+    assert over
+    assert trouble in caplog.text
+    assert b"secret" not in sent
+    if sent:
+        assert sent.startswith(b"HTTP/1.1 500 ")
+        assert json.loads(sent.partition(b"\r\n\r\n")[2])["error"]["code"] == "internal_error"
+        assert b"connection: close\r\n" in sent
+
+
+@pytest.mark.parametrize(
+    ("app", "sent"),
+    [
+        (says(START, PART, fault=KeyError()), b"h"),
+        (says(START, PART), b"h"),
+        (says(START, PART, PART, PART, PART), b"hh"),
+        (says(START, PART, {**REST, "body": b""}), b"h"),
+        (says(START, PART, START, REST), b"h"),
+        (says(START, PART, REST, REST), b"hi"),
+    ],
+    ids=["a fault", "no end", "too long", "too short", "two starts", "two ends"],
+)
+async def test_an_answer_that_goes_wrong_breaks_off(
+    caplog: pytest.LogCaptureFixture, app: Any, sent: bytes
+) -> None:
+    answer, over = await fed([GET], app)
+    assert answer.partition(b"\r\n\r\n")[2] == sent
+    assert over
+    assert "a request" in caplog.text
+
+
+async def test_an_application_that_is_cancelled_tells_its_client_too() -> None:
+    sent, over = await fed([GET], says(fault=asyncio.CancelledError()))
+    assert sent.startswith(b"HTTP/1.1 500 ")
+    assert over
+
+
+@pytest.mark.parametrize("rest", [b"", b"llo", b"\0"])
+async def test_an_answer_to_half_a_request_is_the_connections_last(rest: bytes) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe"
+    sent, over = await fed([head, rest, GET], says(START, PART, REST))
+    assert sent == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi"
+    assert over
+
+
+async def test_an_application_that_does_not_read_is_told_when_its_client_has_left() -> None:
+    told: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        told.append((await receive())["type"])
+        told.append((await receive())["type"])
+        await send(START)
+        await send(REST)
+
+    sent, _ = await fed([GET], app)
+    assert (told, sent) == (["http.request", "http.disconnect"], b"")

@@ -438,7 +438,7 @@ async def stand(logs: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[St
 
 def _fail_where_asked(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the gateway fail as nobody expects, over the words of a request."""
-    dispatcher = gateway._running_dispatcher()
+    dispatcher = gateway._dispatcher
     sort = dispatcher._sort
 
     async def fails(progress: Any, received: Any, *rest: Any) -> str:

@@ -533,7 +533,7 @@ class TestRetries:
             progress = RequestProgress(
                 IncomingRequest(CHAT, "id", time.perf_counter(), read, content_type="application/json")
             )
-            await served_fleet.gateway._running_dispatcher().dispatch(progress, deliver)
+            await served_fleet.gateway._dispatcher.dispatch(progress, deliver)
             snapshot = served_fleet.gateway.state.snapshot()
             page = (await served_fleet.http.get("/metrics")).text
         assert got[0] == 200

@@ -406,7 +406,7 @@ async def receive(gateway: Fleeting, body: bytes) -> tuple[RequestProgress, Rece
     incoming = IncomingRequest(CHAT, "id", 0.0, read, content_type="application/json")
     progress, state = RequestProgress(incoming), gateway.gateway.state
     progress.held = state.memory.claim("")
-    receiver = gateway.gateway._running_dispatcher()._receiver
+    receiver = gateway.gateway._dispatcher._receiver
     return progress, await receiver.receive(progress, state.fleet.config)
 
 

@@ -22,6 +22,8 @@ from bench.serving import ROOT, SHARED, serve
 from gateway.config import load, parse
 from gateway.model import Engine
 from gateway.server.app import Gateway
+from tests.api.fed import fed
+from tests.api.listening import request
 from tests.support import (
     FakeEngine,
     answer,
@@ -392,10 +394,16 @@ def test_only_the_embedded_engine_is_started_again_when_it_hangs(monkeypatch: py
     gateway.embedded._current._socket.close()  # type: ignore[attr-defined]
 
 
-def test_an_application_without_its_lifespan_says_what_is_missing() -> None:
+async def test_an_application_without_its_lifespan_says_what_is_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     gateway = Gateway(parse(ONE, "f", ROOT, {}))
-    with pytest.raises(RuntimeError, match="lifespan"):
-        gateway._running_dispatcher()
+    for path in (CHAT, "/v1/ocr"):
+        caplog.clear()
+        sent, _ = await fed([request(path=path)], gateway.application)
+        assert sent.startswith(b"HTTP/1.1 500 ")
+        assert "RuntimeError" in caplog.text
+        assert "run it with its lifespan" in caplog.text
 
 
 EMBEDDED = ONE.replace("http://127.0.0.1:9", "embedded")

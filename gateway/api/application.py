@@ -1,25 +1,31 @@
-"""The endpoints that engines answer: a request's body is received, and what becomes of it is sent."""
+"""The way of all requests: each gets an id and has its key checked; those for engines are answered here."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway.api.request_cycle import CYCLE, too_large
+from gateway.api.auth import refuse
+from gateway.api.connection import CYCLE
 from gateway.errors import ClientLeft, GatewayError, InternalError, UnsupportedMediaType
 from gateway.request.record import IncomingRequest, RequestProgress
 from gateway.wire import openai
 from gateway.wire.http import trace_context
+from gateway.wire.http.messages import body_too_large
+from gateway.wire.http.phases import UNANSWERED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from gateway.api.request_cycle import RequestCycle
+    from gateway.api.auth import ApiKeyCheck
+    from gateway.api.connection import RequestCycle
     from gateway.documents.endpoint import DocumentEndpoint
     from gateway.request.attempt import GatewayResponse
     from gateway.request.dispatch import Dispatcher
@@ -30,21 +36,76 @@ log = logging.getLogger(__name__)
 
 COMPLETIONS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 
+_SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 # What a connection takes without waiting for its client to read.
 _BUFFERED_BYTES = 64 * 1024
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-class InferenceEndpoint:
-    """An endpoint as plain ASGI, but for the body and the client's leaving: see RequestCycle."""
+class Application:
+    """The ASGI application: gives a request its id, checks its key, and leads it to its endpoint.
+
+    Every answer carries x-request-id, the client's own if it is a sane one; HEAD is as GET. While the gateway
+    stops, answers close their connections, so that clients come back elsewhere.
+    """
 
     def __init__(
-        self, path: str, state: State, dispatcher: Callable[[], Dispatcher | DocumentEndpoint]
+        self, api: ASGIApp, inference: Mapping[str, ASGIApp], keys: ApiKeyCheck, state: State
     ) -> None:
+        """Lead to the POST endpoints of `inference`, by path, past FastAPI's layers; all else to `api`."""
+        self._api = api
+        self._inference = inference
+        self._keys = keys
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._api(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = given.decode("latin-1")
+        if not _SANE_ID.fullmatch(request_id):
+            request_id = os.urandom(16).hex()
+        known = scope.setdefault("state", {})
+        known["request_id"] = request_id
+        endpoint = self._inference.get(scope["path"]) if scope["method"] == "POST" else None
+        if endpoint and not self._state.fleet.config.auth.keys_file and not known.get("admin"):
+            await endpoint(scope, receive, send)  # which is open to all then, and gives its answers the id
+            return
+        if scope["method"] == "HEAD":  # the server, which keeps the scope as it was, leaves the body away
+            scope = {**scope, "method": "GET"}
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [item for item in message.get("headers", ()) if item[0] != b"x-request-id"]
+                message["headers"] = [*headers, (b"x-request-id", request_id.encode())]
+                if self._state.requests.closing:
+                    message["headers"].append((b"connection", b"close"))
+            await send(message)
+
+        try:
+            self._keys.check(scope)
+        except GatewayError as error:
+            await refuse(error, send_with_id)
+            return
+        await (endpoint or self._api)(scope, receive, send_with_id)
+
+
+class InferenceEndpoint:
+    """An endpoint that engines answer, as plain ASGI but for the body and the client's leaving.
+
+    For these see RequestCycle.
+
+    Attributes:
+        dispatcher: has requests answered, once the application has been started.
+    """
+
+    def __init__(self, path: str, state: State) -> None:
+        self.dispatcher: Dispatcher | DocumentEndpoint | None = None
         self._path = path
         self._state = state
-        self._dispatcher = dispatcher
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; the client's leaving cancels it."""
@@ -69,16 +130,16 @@ class InferenceEndpoint:
         del headers
         progress = RequestProgress(incoming)
         try:
-            await self._dispatcher().dispatch(
-                progress, lambda response: exchange.answer(response, progress.headers())
-            )
+            if self.dispatcher is None:
+                raise RuntimeError("the application has not been started: run it with its lifespan")
+            await self.dispatcher.dispatch(progress, partial(exchange.answer, progress))
         except GatewayError as error:
-            await exchange.refuse(error, progress.headers())
+            await exchange.refuse(error, progress)
         except ClientLeft:
             pass
         except Exception:
             log.exception("a request failed unexpectedly")
-            await exchange.refuse(InternalError(), progress.headers())
+            await exchange.refuse(InternalError(), progress)
         except asyncio.CancelledError:
             if not exchange.client_left:
                 raise
@@ -117,8 +178,9 @@ class _Exchange:
                 code="bad_content_encoding",
             )
         if self._announced > limit:
-            raise too_large(limit)
-        held.check_room(self._announced)
+            raise body_too_large(limit)
+        if self._announced > self._cycle.waiting_bytes:  # what has come is about to be counted
+            held.check_room(self._announced)
         body = await self._cycle.whole(limit, held.add)
         task = asyncio.current_task()
 
@@ -130,48 +192,43 @@ class _Exchange:
         self._cycle.on_left = leave
         return body
 
-    async def answer(self, response: GatewayResponse, headers: Mapping[str, str]) -> None:
-        """Send a response as it comes.
+    async def answer(self, progress: RequestProgress, response: GatewayResponse) -> None:
+        """Send a response as it comes, with headers that tell what is known of the request.
 
         Raises:
             ClientLeft: the client stopped reading; it must not hold an engine's place for ever.
         """
-        headers = {"content-type": response.content_type, **headers}
+        cycle, closing = self._cycle, self._state.requests.closing
+        headers = {"content-type": response.content_type, **progress.headers()}
         if response.retry_after:
             headers["retry-after"] = response.retry_after
         body = response.body
         whole = body if isinstance(body, bytes) else None
         headers |= _STREAM_HEADERS if whole is None else {"content-length": str(len(whole))}
-        self._start(response.status, headers)
         if whole is not None and len(whole) <= _BUFFERED_BYTES:
-            await self._end(whole)
+            await cycle.answer(response.status, headers, whole, close=closing)
             return
+        cycle.start(response.status, headers, close=closing)
         try:
             async with asyncio.timeout_at(response.deadline + 1):
                 if isinstance(body, bytes):
-                    await self._cycle.drain()
-                    self._cycle.write(body)
+                    await cycle.drain()
+                    cycle.write(body)
                 else:
                     async for chunk in body:
-                        if self._cycle.paused:
-                            await self._cycle.drain()
-                        self._cycle.write(chunk)
-                await self._end(b"")
+                        if cycle.paused:
+                            await cycle.drain()
+                        cycle.write(chunk)
+                cycle.on_left = None
+                await cycle.drain()
+                cycle.write(b"", last=True)
         except TimeoutError as error:
             raise ClientLeft from error
 
-    async def refuse(self, error: GatewayError, headers: Mapping[str, str]) -> None:
+    async def refuse(self, error: GatewayError, progress: RequestProgress) -> None:
         """Send an error as the whole answer; nothing where an answer was begun, so that it breaks off."""
-        if self._cycle.answering:
+        if self._cycle.phase not in UNANSWERED:
             return
         body = openai.error_body(error)
-        self._start(error.status, {**openai.error_headers(error, body), **headers})
-        await self._end(body)
-
-    def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        self._cycle.start(status, headers, close=self._state.requests.closing)
-
-    async def _end(self, body: bytes) -> None:
-        self._cycle.on_left = None
-        await self._cycle.drain()
-        self._cycle.write(body, last=True)
+        headers = {**openai.error_headers(error, body), **progress.headers()}
+        await self._cycle.answer(error.status, headers, body, close=self._state.requests.closing)
