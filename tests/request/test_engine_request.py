@@ -13,11 +13,11 @@ from gateway.config import parse
 from gateway.request.engine_request import EngineRequest
 from gateway.request.progress import IncomingRequest, RequestProgress
 from gateway.request.receive import CheckedImages, ReceivedRequest
-from gateway.state.body_memory import BodyMemory
+from gateway.state.requests import BodyMemory
 from gateway.wire import openai, responses
 
 if TYPE_CHECKING:
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 CONFIG = parse(

@@ -17,7 +17,7 @@ from gateway.state.lease import Lease
 from gateway.state.store import State
 
 if TYPE_CHECKING:
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
 
 CONFIG = """
 model: m

@@ -23,7 +23,7 @@ from tests.support import chat, data_url, encoded, picture, png, until
 if TYPE_CHECKING:
     import httpx
 
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
     from tests.conftest import Running
 
 CHAT = "/v1/chat/completions"

@@ -32,7 +32,7 @@ from tests.support import (
 )
 
 if TYPE_CHECKING:
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
     from tests.conftest import Running
 
 CHAT = "/v1/chat/completions"
