@@ -248,8 +248,3 @@ class RequestRecord(NamedTuple):
     def attempts(self) -> int:
         """How many engines it was sent to, one after the other."""
         return len(self.retried) + (self.engine is not None)
-
-    @property
-    def completion_tokens(self) -> int | None:
-        """Of its answer, where the engine said."""
-        return self.usage.completion_tokens if self.usage else None

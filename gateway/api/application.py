@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.documents.endpoint import DocumentEndpoint
     from gateway.request.attempt import GatewayResponse
     from gateway.request.dispatch import Dispatcher
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
     from gateway.state.store import State
 
 log = logging.getLogger(__name__)

@@ -109,7 +109,7 @@ def _recent(record: RequestRecord) -> dict[str, Any]:
         "seconds": round(record.seconds, 4),
         "waited_s": round(record.waited_s, 4),
         "acceptance_length": _rounded(record.acceptance_length),
-        "completion_tokens": record.completion_tokens,
+        "completion_tokens": record.usage.completion_tokens if record.usage else None,
         "why": record.why,
     }
 

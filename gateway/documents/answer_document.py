@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gateway.documents.read_pages import PageReader
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gateway.request.attempt import GatewayResponse
     from gateway.request.dispatch import Dispatcher
     from gateway.request.record import DocumentProgress
-    from gateway.state.body_memory import MemoryClaim
     from gateway.state.lease import Lease
+    from gateway.state.requests import MemoryClaim
     from gateway.state.store import State
 
 _CHAT = "/v1/chat/completions"

@@ -12,8 +12,8 @@ from gateway.policy.fail import retry
 from gateway.policy.fail.breaker import Outcome
 from gateway.policy.fail.retry import Failure
 from gateway.request.stream import ABORTED, BUSY, RETRY_AFTER_S, AnswerStream
-from gateway.state.body_memory import FULL
 from gateway.state.ledger import AnswerKind
+from gateway.state.requests import FULL
 from gateway.wire import openai
 from gateway.wire.http.retry_after import retry_after_s
 from gateway.wire.vllm.engine import is_stopping
@@ -145,8 +145,8 @@ async def attempt(
                 lease.on_lost = None
             if isinstance(response.body, bytes):  # a stream is judged at its end
                 # A client's own mistake says nothing of the engine.
-                lease.record_outcome(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
-                lease.release()  # a slow reader keeps no engine's place
+                # A slow reader keeps no engine's place.
+                lease.release(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
                 answer.close()
                 if span:
                     span.end()

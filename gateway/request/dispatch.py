@@ -15,7 +15,7 @@ from gateway.request.engine_request import EngineRequest
 from gateway.request.receive import Receiver
 from gateway.request.record import Accounting
 from gateway.request.sort import sort
-from gateway.state.body_memory import FULL
+from gateway.state.requests import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -121,21 +121,24 @@ class Dispatcher:
         attempts = 0
         asked: set[str] = set()
         while True:
-            with await self._admission.admit(progress, route, queue, deadline, failed) as lease:
+            lease = await self._admission.admit(progress, route, queue, deadline, failed)
+            try:
                 if failed:
                     progress.retried += (failed.failure,)
                 else:
                     deadline = now() + request.timeouts.total_s
-                try:
-                    outcome = progress.begin_attempt(lease)
-                    await attempt(self._client, request, lease, outcome, deadline, deliver)
-                    return
-                except AttemptFailed as error:
-                    failed = error
-                    # Each engine may turn it away unseen once: where all do, it must not go round and round.
-                    attempts += retry.was_seen(failed.failure) or lease.engine.name in asked
-                    asked.add(lease.engine.name)
-                    state.record_failure(lease, failed.failure)
+                outcome = progress.begin_attempt(lease)
+                await attempt(self._client, request, lease, outcome, deadline, deliver)
+                return
+            except AttemptFailed as error:
+                failed = error
+                # Each engine may turn it away unseen once: where all do, it must not go round and round.
+                attempts += retry.was_seen(failed.failure) or lease.engine.name in asked
+                asked.add(lease.engine.name)
+                state.record_failure(lease, failed.failure)
+            finally:
+                if lease.held:
+                    lease.release()
             left = deadline - now()
             elsewhere = state.choose(route, lease.engine.name).reason is not Fitness.DOWN
             if not elsewhere or not state.retries.may_retry(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.model import Buffer
     from gateway.request.receive import ReceivedRequest
     from gateway.request.record import RequestProgress
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
     from gateway.telemetry.tracing import Trace
     from gateway.wire.openai import Dialect
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from gateway.model import SortDecision, ToldSpeculation, Usage
     from gateway.policy.fail.retry import Failure
-    from gateway.state.body_memory import MemoryClaim
     from gateway.state.lease import Lease
     from gateway.state.quotas import QuotaUse
+    from gateway.state.requests import MemoryClaim
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.tracing import Trace

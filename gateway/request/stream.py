@@ -10,7 +10,7 @@ from gateway.errors import EngineFailed, GatewayError, Unavailable
 from gateway.policy.fail import retry
 from gateway.policy.fail.breaker import Outcome
 from gateway.policy.fail.retry import Failure
-from gateway.state.body_memory import FULL
+from gateway.state.requests import FULL
 from gateway.wire import sse
 from gateway.wire.openai.steps import Steps
 

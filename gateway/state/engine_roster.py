@@ -141,7 +141,7 @@ class EngineRoster:
         fair = self._queues.fair[route]
         if self._queues.total:
             fair.started(client)
-        else:
+        else:  # nobody waits, as nearly always: there is no order to keep
             fair.places[client] += 1
         pool = record.engine.pool
         depths = fleet.depths[pool]

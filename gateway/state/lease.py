@@ -164,8 +164,10 @@ class Lease:
         estimated = self.sample and self.sample.source is Source.STREAM
         return None if estimated and not self.record.ledger.confirms_steps(self.route) else self.sample
 
-    def release(self) -> None:
-        """Give the place back."""
+    def release(self, outcome: Outcome | None = None) -> None:
+        """Give the place back, once what the work says of the engine has been noted; None where that was."""
+        if outcome is not None:
+            self.record_outcome(outcome)
         if not self.held:
             return
         self.held = False

@@ -11,13 +11,12 @@ from gateway.policy.choose.balance import Choice, Fitness
 from gateway.policy.fail.retry import Failure
 from gateway.state import outcomes, readings
 from gateway.state.alarm import Alarm
-from gateway.state.body_memory import BodyMemory
 from gateway.state.engine_roster import EngineRoster
 from gateway.state.ledger import SpeculationTallies
 from gateway.state.pool_split import PoolSplit
 from gateway.state.queues import Queues
 from gateway.state.quotas import Quotas
-from gateway.state.requests import OpenRequests, RequestHistory
+from gateway.state.requests import BodyMemory, OpenRequests, RequestHistory
 from gateway.state.retry_budget import RetryBudget
 from gateway.state.snapshot import EngineStatus, RouteStatus, Snapshot
 

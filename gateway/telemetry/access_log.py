@@ -20,7 +20,7 @@ def write(record: RequestRecord) -> None:
     if record.pages:
         _write_document(record, record.pages)
         return
-    seconds, length = record.first_token_s, record.acceptance_length
+    seconds, length, usage = record.first_token_s, record.acceptance_length, record.usage
     _REQUEST.write(
         {
             "request_id": record.request_id,
@@ -35,7 +35,7 @@ def write(record: RequestRecord) -> None:
             "seconds": round(record.seconds, 4),
             "waited": round(record.waited_s, 4) or None,
             "first_token": round(seconds, 4) if seconds else None,
-            "completion_tokens": record.completion_tokens,
+            "completion_tokens": usage.completion_tokens if usage else None,
             "acceptance_length": round(length, 4) if length else None,
             "acceptance_source": record.speculation_source,
             "trace_id": record.trace_id,

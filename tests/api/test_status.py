@@ -146,7 +146,7 @@ def test_what_became_of_the_last_requests_is_told_the_latest_first() -> None:
     state = State(fleet, [], lambda: 50.0, Random(0))
     for number in range(60):
         state.history.record_request(record(number))
-    shed = dict.fromkeys(("pool", "engine", "depth", "usage", "speculation"))
+    shed = dict.fromkeys(("pool", "engine", "depth", "usage", "acceptance_length"))
     state.history.record_request(record(60, 503, why="queue_full", **shed))
     told = report(state.snapshot(), fleet)
     assert [row["request_id"] for row in told["recent"]] == [f"id-{number}" for number in range(60, 10, -1)]

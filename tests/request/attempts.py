@@ -14,9 +14,9 @@ from gateway.policy.fail.breaker import Phase
 from gateway.request.attempt import AttemptFailed, GatewayResponse, attempt
 from gateway.request.engine_request import EngineRequest
 from gateway.request.record import AnswerOutcome
-from gateway.state.body_memory import BodyMemory
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease
+from gateway.state.requests import BodyMemory
 from gateway.state.store import State
 from gateway.upstream.client import EngineClient
 from gateway.wire.openai import COMPLETIONS

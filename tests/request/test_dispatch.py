@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.request.attempt import GatewayResponse
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
     from tests.conftest import Running
 
 CHAT = "/v1/chat/completions"

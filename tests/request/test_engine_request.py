@@ -10,11 +10,11 @@ from gateway.model import SortFacts
 from gateway.request.engine_request import EngineRequest
 from gateway.request.receive import CheckedImages, ReceivedRequest
 from gateway.request.record import IncomingRequest, RequestProgress
-from gateway.state.body_memory import BodyMemory
+from gateway.state.requests import BodyMemory
 from gateway.wire import openai, responses
 
 if TYPE_CHECKING:
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 CONFIG = parse(

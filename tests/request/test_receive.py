@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import httpx
 
     from gateway.request.receive import ReceivedRequest
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
     from tests.conftest import Running
 
 CHAT = "/v1/chat/completions"

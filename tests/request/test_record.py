@@ -38,9 +38,9 @@ from tests.support import (
 )
 
 if TYPE_CHECKING:
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
 if TYPE_CHECKING:
-    from gateway.state.body_memory import MemoryClaim
+    from gateway.state.requests import MemoryClaim
     from tests.conftest import Running
 
 CONFIG = """
@@ -204,7 +204,7 @@ def test_a_record_is_made_of_what_is_known() -> None:
     progress.retried = (Failure.DIED,)
     record = record_of(progress, None, at=1e9, ended=101.5)
     assert (record.route, record.reason) == ("table", "prompt")
-    assert (record.first_token_s, record.usage, record.completion_tokens) == (0.5, Usage(7, 40), 40)
+    assert (record.first_token_s, record.usage) == (0.5, Usage(7, 40))
     assert (record.waited_s, record.image_bytes, record.why) == (0.25, 900, "waited, retried after died")
     assert (record.pool, record.engine, record.depth, record.pages) == (None, None, None, None)
 
