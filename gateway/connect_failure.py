@@ -42,6 +42,10 @@ class Cause(Enum):
     )
     TLS = ("it does not speak TLS as expected", "check whether its URL should begin with http://")
     NO_SOCKETS = ("the gateway has no sockets left", "raise the gateway's limit of open files")
+    NO_LOCAL_ADDRESS = (
+        "the gateway has no address or port left to connect from",
+        "check the range of local ports and, for an IPv6 address, that this machine has IPv6",
+    )
     OTHER = ("the connection fails", "check its address and its log")
 
     def __init__(self, words: str, advice: str) -> None:
@@ -54,7 +58,8 @@ _BY_ERRNO = {
     **dict.fromkeys((errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN), Cause.NO_ROUTE),
     **dict.fromkeys((errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE), Cause.CLOSED),
     errno.ETIMEDOUT: Cause.TIMEOUT,
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS), Cause.NO_SOCKETS),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE, errno.ENOBUFS), Cause.NO_SOCKETS),
+    errno.EADDRNOTAVAIL: Cause.NO_LOCAL_ADDRESS,
 }
 
 

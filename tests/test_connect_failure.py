@@ -29,6 +29,7 @@ def wrapped(error: Exception) -> Exception:
         # Its number, 1, is OpenSSL's and not the system's.
         (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), Cause.TLS, ""),
         (OSError(errno.EMFILE, "x"), Cause.NO_SOCKETS, "Too many open files"),
+        (OSError(errno.EADDRNOTAVAIL, "x"), Cause.NO_LOCAL_ADDRESS, "Cannot assign requested address"),
         (OSError("odd"), Cause.OTHER, ""),
         (ValueError("odd"), Cause.OTHER, ""),
     ],

@@ -206,9 +206,8 @@ class ImageFetcher:
             try:
                 return await transport.handle_async_request(_request(progress, found, is_last=is_last))
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                cause, detail = diagnose(error)
-                if is_last or cause is Cause.NO_SOCKETS:
-                    raise self._no_connection(url, cause, detail) from None
+                if is_last:
+                    raise self._no_connection(url, *diagnose(error)) from None
         raise AssertionError("the last address returns or raises")
 
     async def _addresses(self, url: RemoteUrl) -> list[Address]:

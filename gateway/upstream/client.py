@@ -258,7 +258,7 @@ class EngineClient:
         """Log why there is no connection; return what the client is told."""
         cause, detail = diagnose(error)
         self._failures.write(f"engine {engine.name}", cause, detail)
-        if cause is Cause.NO_SOCKETS:
+        if cause in (Cause.NO_SOCKETS, Cause.NO_LOCAL_ADDRESS):
             return Unavailable(
                 f"{cause.words} ({cause.advice})", code="no_sockets", retry_after=_RETRY_AFTER_S
             )

@@ -399,6 +399,24 @@ async def test_nobody_listening_is_a_failure_that_is_logged_once(caplog: pytest.
     ]
 
 
+async def test_without_ipv6_of_our_own_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    async def without_ipv6(factory: Any, host: str, *rest: Any, **options: Any) -> Any:
+        if ":" in host:
+            raise OSError(errno.EADDRNOTAVAIL, "x")
+        return await connect(factory, host, *rest, **options)
+
+    monkeypatch.setattr(loop, "create_connection", without_ipv6)
+    names = Names(images=[["::1", "127.0.0.1"]])
+    async with (
+        hosted(a=answer_of(IMAGE)) as host,
+        fetching(settings_of(host, allow_networks=("::1/128", *LOOPBACK)), names) as fetcher,
+    ):
+        assert await get(fetcher, url_of(host, "/a")) == IMAGE
+
+
 async def test_no_sockets_left_is_our_own_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "too many")

@@ -230,18 +230,20 @@ async def test_a_host_that_takes_no_connection_is_too_slow(caplog: pytest.LogCap
         async with EngineClient() as client:
             with pytest.raises(EngineTooSlow) as late:
                 await post(client, f"http://127.0.0.1:{address[1]}", connect_s=0.1)
-            caplog.clear()
-            with pytest.raises(EngineTooSlow):
-                await client.check_health(Engine("f", f"http://127.0.0.1:{address[1]}", "p", 0), 0.1)
+            # Where this machine stood still meanwhile, it is not said to be the engine's fault.
+            async with asyncio.timeout(60):
+                while "engine f: connecting to it takes too long; check its address" not in caplog.text:
+                    with pytest.raises(EngineTooSlow):
+                        await client.check_health(Engine("f", f"http://127.0.0.1:{address[1]}", "p", 0), 0.1)
         for connection in waiting:
             connection.close()
     assert late.value.code == "connect_timeout"
-    assert "no connection to engine f: connecting to it takes too long; check its address" in caplog.text
 
 
-async def test_want_of_sockets_is_not_the_engines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS])
+async def test_want_of_sockets_is_not_the_engines_fault(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     async def none_left(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, "too many open files")
+        raise OSError(number, "too many")
 
     monkeypatch.setattr("aiohappyeyeballs.start_connection", none_left)
     async with EngineClient() as client:
