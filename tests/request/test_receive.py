@@ -467,6 +467,23 @@ async def test_an_images_error_is_not_the_one_that_others_may_hold(monkeypatch: 
     assert (error.message, error.param) == ("shared", None)
 
 
+@pytest.mark.parametrize(("more", "beside"), [(0, False), (8_000_000, True)])
+async def test_only_a_large_image_is_read_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, more: int, beside: bool
+) -> None:
+    threads: list[int] = []
+
+    def inspect(*_: object, **__: object) -> None:
+        threads.append(threading.get_ident())
+        raise BadImage("seen")
+
+    monkeypatch.setattr("gateway.wire.image.headers.inspect", inspect)
+    async with fleet(1) as gateway:
+        reply = await ask(gateway, with_images(data_url(PAGE + bytes(more))))
+    assert reply.status_code == 400
+    assert (threads != [threading.get_ident()]) is beside
+
+
 async def test_a_request_without_images_needs_none_of_this() -> None:
     async with fleet(1) as gateway:
         assert (await ask(gateway, chat("hello", None))).status_code == 200

@@ -42,8 +42,7 @@ class Clock:
 
 def config(names: str = "a b", **limits: KeyLimits) -> Config:
     """A configuration with keys of some names, and limits by name; `others` is `*`."""
-    found = BASE.model_copy()
-    found.admit(Keys({name.encode() * 32: name for name in names.split()}))
+    found = BASE.completed(profiles={}, keys=Keys({name.encode() * 32: name for name in names.split()}))
     auth = found.auth.model_copy(
         update={"limits": {{"others": "*"}.get(name, name): limit for name, limit in limits.items()}}
     )

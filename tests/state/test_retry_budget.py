@@ -16,5 +16,5 @@ def test_retries_come_out_of_one_budget() -> None:
     assert spent == 100
     assert world.state.retries.may_retry(Failure.DIED, attempts=1, seconds_left=9)
     for _ in range(10):
-        world.state.retries.count_request()
+        world.state.retries.requests += 1
     assert world.state.snapshot().retry_budget == pytest.approx(1)
