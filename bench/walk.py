@@ -5,9 +5,9 @@ completion with an image that is sorted by its prompt, once whole and once strea
 event loop's thread is recorded until the request is logged, without imports and first-time caches (another
 request goes before), older tasks (pollers), and gateway/engines. The median of five requests is reported.
 Another checkout: `PYTHONPATH=. python THIS_FILE` in its folder.
-Files: those that call or are called. Moves: calls of a function in another file than the caller's. The
-caller is the innermost frame of gateway/; for a callback that is the file which runs the event loop. Returns
-and resumed coroutines are no moves.
+Files: those that are called. Moves: calls of a function in another file than the caller's. The caller is
+the innermost frame of gateway/; for a callback that is the file which runs the event loop, which is itself
+called by nothing of the request and no file of its walk. Returns and resumed coroutines are no moves.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _report(url: str, recorder: Recorder, *, stream: bool) -> None:
         recorder.on = False
         walks.append(recorder.moves)
     moves = sorted(walks[1:], key=Counter.total)[REQUESTS // 2]
-    files = sorted({file for pair in moves for file in pair})
+    files = sorted({callee for _, callee in moves})
     print(f"\n## {'Streamed' if stream else 'Whole'}: {len(files)} files, {moves.total()} moves")
     print("\n| from | to | moves |\n|---|---|---|")
     for (caller, callee), count in moves.most_common(15):

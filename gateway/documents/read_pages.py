@@ -11,7 +11,7 @@ from gateway.errors import GatewayError, Unavailable
 from gateway.model import Reason, SortDecision
 from gateway.policy.sort import evidence
 from gateway.policy.sort.prompts import KEY_VALUE
-from gateway.request.sort import sort_by_image
+from gateway.request.dispatch import sort_by_image
 from gateway.wire import mistral
 from gateway.wire.image.headers import decoding_bytes
 from gateway.wire.mistral import PageResult

@@ -1,10 +1,9 @@
-"""Admit and choose: a request gets a place on an engine, waits for one in its route's queue, or is shed."""
+"""Admit: a request that finds no free place on an engine waits for one in its route's queue, or is shed."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import time
 from typing import TYPE_CHECKING
 
 from gateway.errors import Unavailable
@@ -12,12 +11,12 @@ from gateway.policy.admit import admission
 from gateway.policy.admit.admission import Refusal, Shed
 from gateway.policy.choose.balance import Fitness
 from gateway.request.stream import RETRY_AFTER_S
-from gateway.state.lease import Lease
 
 if TYPE_CHECKING:
     from gateway.config import Queue
     from gateway.request.attempt import AttemptFailed
     from gateway.request.record import IncomingRequest, RequestProgress
+    from gateway.state.lease import Lease
     from gateway.state.queues import Waiter
     from gateway.state.store import State
     from gateway.telemetry.metrics import Metrics
@@ -43,21 +42,22 @@ _SHED = {
 
 
 class Admission:
-    """Gives requests a place on an engine each; holds no state of its own."""
+    """Has requests wait for a place on an engine, or sheds them; holds no state of its own."""
 
     def __init__(self, state: State, metrics: Metrics) -> None:
         self._state = state
         self._metrics = metrics
 
-    async def admit(
+    async def wait(
         self,
         progress: RequestProgress,
         route: str,
         queue: Queue,
         deadline: float,
         failed: AttemptFailed | None,
+        reason: Fitness,
     ) -> Lease:
-        """Return a place on the engine that suits a request best, once there is one.
+        """Return a place on an engine for a request that cannot have one at once, as soon as there is one.
 
         Args:
             progress: the request.
@@ -65,28 +65,22 @@ class Admission:
             queue: the limits of that route's queue.
             deadline: when its answer must be complete, on the event loop's clock; 0 where that is not known.
             failed: how its last attempt ended, whose engine is avoided; None for its first.
+            reason: why it cannot have a place at once.
 
         Raises:
             Unavailable: it is shed.
             GatewayError: as the last attempt; there is no place for another one.
         """
-        state, now = self._state, asyncio.get_running_loop().time
-        client = progress.incoming.client
-        avoid = progress.lease.engine.name if failed and progress.lease else None
-        with progress.stage("choose"):
-            arrived = time.perf_counter()
-            taken = state.take(route, avoid, client)
-            progress.overhead["choose"] = time.perf_counter() - arrived
-        if isinstance(taken, Lease):
-            return taken
-        if taken.reason is Fitness.DOWN:
+        if reason is Fitness.DOWN:
             raise failed.error if failed else self._shed(route, queue, _NO_ENGINE)
+        state, now = self._state, asyncio.get_running_loop().time
+        avoid = progress.lease.engine.name if failed and progress.lease else None
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = state.wait(
             route,
             lambda: None if turn.done() else turn.set_result(None),
             avoid,
-            client=client,
+            client=progress.incoming.client,
             first=failed is not None,
         )
         started = now()

@@ -21,7 +21,7 @@ from gateway.wire.vllm.engine import is_stopping
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from gateway.request.engine_request import EngineRequest
+    from gateway.request.receive import EngineRequest
     from gateway.request.record import AnswerOutcome
     from gateway.state.lease import Lease
     from gateway.upstream.client import EngineClient, EngineResponse

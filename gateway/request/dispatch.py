@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from gateway.errors import Unavailable
 from gateway.policy.choose.balance import Fitness
 from gateway.policy.fail import retry
+from gateway.policy.sort import evidence
 from gateway.request.admit import Admission, refuse_draining
 from gateway.request.attempt import AttemptFailed, attempt
-from gateway.request.engine_request import EngineRequest
-from gateway.request.receive import Receiver
+from gateway.request.receive import EngineRequest, Receiver
 from gateway.request.record import Accounting
-from gateway.request.sort import sort
+from gateway.state.lease import Lease
 from gateway.state.requests import FULL
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gateway.config import Queue
     from gateway.images.fetch import ImageFetcher
     from gateway.images.inspector import ImageInspector
+    from gateway.model import Buffer, SortDecision
+    from gateway.policy.sort.evidence import SortRules
     from gateway.request.attempt import GatewayResponse
     from gateway.request.receive import ReceivedRequest
     from gateway.request.record import RequestProgress
@@ -69,11 +71,11 @@ class Dispatcher:
         incoming, fleet = progress.incoming, self._state.fleet
         quota = progress.quota = self._state.quotas.open_use(incoming.key) if incoming.key else None
         if self._tracing:
-            begun = self._tracing.begin(incoming.path, fleet.config.model, incoming.context)
-            progress.trace, progress.context = begun
+            progress.begin_trace(*self._tracing.begin(incoming.path, fleet.config.model, incoming.context))
         with Accounting(self._state, self._metrics, progress):
             try:
-                refuse_draining(self._state, self._metrics, incoming)
+                if self._state.requests.draining:
+                    refuse_draining(self._state, self._metrics, incoming)
                 if quota:
                     quota.admit()
                 with progress.stage("receive"):
@@ -118,10 +120,20 @@ class Dispatcher:
         state.retries.requests += 1
         deadline = 0.0
         failed: AttemptFailed | None = None
+        lease: Lease | None = None
         attempts = 0
         asked: set[str] = set()
         while True:
-            lease = await self._admission.admit(progress, route, queue, deadline, failed)
+            client, avoid = progress.incoming.client, lease.engine.name if failed and lease else None
+            with progress.stage("choose"):
+                started = time.perf_counter()
+                taken = state.take(route, avoid, client)
+                progress.overhead["choose"] = time.perf_counter() - started
+            lease = (
+                taken
+                if isinstance(taken, Lease)
+                else await self._admission.wait(progress, route, queue, deadline, failed, taken.reason)
+            )
             try:
                 if failed:
                     progress.retried += (failed.failure,)
@@ -145,3 +157,40 @@ class Dispatcher:
                 failed.failure, attempts=attempts, seconds_left=left
             ):
                 raise failed.error
+
+
+async def sort(
+    received: ReceivedRequest, rules: SortRules, vision: ImageInspector, client: str
+) -> SortDecision:
+    """Return a request's route; its first image is looked at only where nothing cheaper decides.
+
+    Args:
+        received: the request.
+        rules: by which requests are sorted.
+        vision: looks at images.
+        client: whose the image is: clients take turns at being looked at.
+
+    Raises:
+        BadRequest: it names a route that there is not.
+    """
+    decision = evidence.sort(received.facts, rules)
+    first = received.images.first
+    if decision is None and first is not None:
+        decision = await sort_by_image(first, received.images.first_weight, rules, vision, client)
+    return decision or evidence.by_default(rules)
+
+
+async def sort_by_image(
+    url: Buffer, weight: int, rules: SortRules, vision: ImageInspector, client: str
+) -> SortDecision | None:
+    """Return the route that an image looks like; None where that cannot be told in time.
+
+    Args:
+        url: its data URL.
+        weight: bytes of memory that decoding it takes.
+        rules: by which requests are sorted.
+        vision: looks at images.
+        client: whose it is.
+    """
+    guess = await vision.guess(url, weight=weight, client=client)
+    return evidence.sort_by_layout(guess, rules) if guess else None

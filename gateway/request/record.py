@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.errors import ClientLeft, GatewayError
 from gateway.model import PageCounts, RequestRecord
-from gateway.telemetry import access_log
+from gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.tracing import Trace
 
-_UNTRACED = nullcontext()
 _NO_CONTEXT: Mapping[str, str] = MappingProxyType({})
 
 
@@ -116,6 +115,7 @@ class RequestProgress:
         overhead: seconds that stages of the path took: `receive`, `fetch`, `sort`, `choose`, `forward`.
         status: of the answer that the client gets; 0 before there is one.
         trace: its spans; None where it is not traced.
+        stage: returns a block to run a stage of that name in, which has a span where the request is traced.
         document: where it is one.
     """
 
@@ -133,6 +133,7 @@ class RequestProgress:
     overhead: dict[str, float] = field(default_factory=dict)
     status: int = 0
     trace: Trace | None = None
+    stage: Callable[[str], AbstractContextManager[object]] = nullcontext
     document: DocumentProgress | None = None
 
     def __post_init__(self) -> None:
@@ -146,9 +147,11 @@ class RequestProgress:
         outcome = self.outcome = AnswerOutcome()
         return outcome
 
-    def stage(self, name: str) -> AbstractContextManager[object]:
-        """Return a block to run a stage in, which has a span where the request is traced."""
-        return self.trace.stage(name) if self.trace else _UNTRACED
+    def begin_trace(self, trace: Trace | None, context: Mapping[str, str]) -> None:
+        """Have the request's stages traced, if it is, and the trace context go along to engines."""
+        self.trace, self.context = trace, context
+        if trace:
+            self.stage = trace.stage
 
     def headers(self) -> dict[str, str]:
         """Return the headers that tell the client what is known by now."""
@@ -197,7 +200,7 @@ class Accounting:
         _write(record, self._state, self._metrics)
         if progress.trace:
             progress.trace.end(record)
-        access_log.write(record)
+        logs.write_access(record)
 
 
 def record_of(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
 
-    from gateway.request.engine_request import EngineRequest
+    from gateway.request.receive import EngineRequest
     from gateway.request.record import AnswerOutcome
     from gateway.state.lease import Lease
     from gateway.upstream.client import EngineResponse

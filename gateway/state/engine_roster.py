@@ -20,12 +20,18 @@ if TYPE_CHECKING:
 
     from gateway.model import Engine
     from gateway.policy.account.acceptance import Sample
+    from gateway.policy.choose.gain import Appraisal
     from gateway.policy.fail.breaker import Outcome
     from gateway.state.fleet import Fleet
     from gateway.state.pool_split import PoolSplit
     from gateway.state.queues import Queues
 
 log = logging.getLogger(__name__)
+
+# What is appraised: own requests by route, others', and our mix where there are none of ours.
+_Appraised = tuple[tuple[int, ...], int, tuple[int, ...]]
+# Appraisals of one pool's engines that are kept: a megabyte or so where there are many routes.
+_REMEMBERED = 1024
 
 
 class EngineRoster:
@@ -73,12 +79,14 @@ class EngineRoster:
         self._pending: frozenset[str] = frozenset()
         self._board = Board((), (), 0)
         self._outdated: set[EngineRecord] = set()
+        self._appraisals: dict[str, dict[_Appraised, Appraisal]] = {}
 
     # --- which there are
 
     def configure(self, fleet: Fleet, engines: Iterable[Engine], pending: Iterable[str]) -> None:
         """Take a fleet over; see State.configure."""
         self._fleet = fleet
+        self._appraisals.clear()
         self.set_engines(engines, pending)
 
     def set_engines(self, engines: Iterable[Engine], pending: Iterable[str]) -> None:
@@ -232,7 +240,11 @@ class EngineRoster:
         table = fleet.tables.get(pool)
         if table is None:  # its pool has been taken out of the configuration
             return record.view._replace(up=False, own=own, ours=record.in_flight, load=load)
-        appraisal = table.appraise(own, record.foreign, () if any(own) else self._mix(pool))
+        known, asked = self._appraisals.setdefault(pool, {}), (own, record.foreign, self._mix(pool, own))
+        if (appraisal := known.get(asked)) is None:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            appraisal = known[asked] = table.appraise(*asked)
         cap = appraisal.cap
         if self._split.plan:
             cap = max(cap, self._split.load(pool))
@@ -253,10 +265,12 @@ class EngineRoster:
             back_since=record.back_since,
         )
 
-    def _mix(self, pool: str) -> list[int]:
-        """Our requests everywhere, by route, of those that may use a pool."""
+    def _mix(self, pool: str, own: tuple[int, ...]) -> tuple[int, ...]:
+        """For an engine without requests of ours: those on all engines, by route, that may use its pool."""
+        if any(own):
+            return ()
         serves = zip(self._fleet.routes, self._fleet.serves[pool], strict=True)
-        return [self.in_flight[route] if may else 0 for route, may in serves]
+        return tuple([self.in_flight[route] if may else 0 for route, may in serves])
 
 
 def fresh_requests(record: EngineRecord, now: float) -> int:

@@ -1,4 +1,4 @@
-"""Log lines for people (text) or for machines (json); fields travel in `extra={"fields": {...}}`."""
+"""Log lines for people (text) or for machines (json); the access log is written from requests' records."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from gateway.model import PageCounts, RequestRecord
 
 LogFormat = Literal["text", "json"]
 
@@ -280,3 +282,50 @@ def _keep_stderr() -> None:
             os.dup2(null, _STDERR)
             os.close(null)
         os.set_inheritable(_STDERR, True)
+
+
+_LOG = logging.getLogger("gateway.access")
+_REQUEST = Line(_LOG, "request")
+_DOCUMENT = Line(_LOG, "document")
+
+
+def write_access(record: RequestRecord) -> None:
+    """Log what became of a request."""
+    if record.pages:
+        _write_document(record, record.pages)
+        return
+    seconds, length, usage = record.first_token_s, record.acceptance_length, record.usage
+    _REQUEST.write(
+        {
+            "request_id": record.request_id,
+            "path": record.path,
+            "code": record.code,
+            "key": record.key,
+            "route": record.route,
+            "reason": record.reason,
+            "pool": record.pool or "",
+            "engine": record.engine or "",
+            "depth": record.depth,
+            "seconds": round(record.seconds, 4),
+            "waited": round(record.waited_s, 4) or None,
+            "first_token": round(seconds, 4) if seconds else None,
+            "completion_tokens": usage.completion_tokens if usage else None,
+            "acceptance_length": round(length, 4) if length else None,
+            "acceptance_source": record.speculation_source,
+            "trace_id": record.trace_id,
+        }
+    )
+
+
+def _write_document(record: RequestRecord, pages: PageCounts) -> None:
+    fields: dict[str, object] = {
+        "request_id": record.request_id,
+        "path": record.path,
+        "code": record.code,
+        "key": record.key,
+        "seconds": round(record.seconds, 4),
+    }
+    if pages.requests:  # which have lines of their own
+        _DOCUMENT.write({**fields, "pages": pages.total, "failed": pages.failed})
+    else:
+        _REQUEST.write({**fields, "error": record.error})

@@ -37,7 +37,7 @@ ANY = msgspec.json.Decoder()
 # at a time, so that nothing large is built of a larger one; a multiple of four.
 KEPT_BYTES = 4 * 1024 * 1024
 # To cut a shorter one out costs as much as to read it.
-_LEAST_BYTES = 4096
+LEAST_BYTES = 4096
 # More of what may begin one, or more left of a body, than requests with images have: it is read as it is.
 _MAX_TRIED = 256
 _MAX_LEFT_BYTES = 256 * 1024
@@ -81,7 +81,7 @@ def lift(body: bytes, most: int) -> Lifted | None:
             at += len(_START)
             continue
         begin, end = header.end(), body.find(b'"', header.end())
-        if end - begin < _LEAST_BYTES:
+        if end - begin < LEAST_BYTES:
             at = begin
             continue
         if len(texts) == most:
@@ -175,13 +175,3 @@ def decode_body(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
     if elements(text) > MAX_ELEMENTS:
         raise BadRequest(f"the body has more than {MAX_ELEMENTS:,} elements", code="invalid_json")
     return decode(decoder, text)
-
-
-def sent(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
-    """Read JSON that an engine sent; None where it is none, or another than it should be."""
-    try:
-        if not body.isascii():
-            body.decode()  # what is passed over is not checked for this
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.errors import BadRequest
 from gateway.model import SortFacts
-from gateway.wire.openai.completion import MAX_USAGE_BYTES, Dialect, StreamChunk, WholeAnswer, usage_of
+from gateway.wire.openai.completion import MAX_USAGE_BYTES, Dialect, StreamChunk, WholeAnswer, sent, usage_of
 from gateway.wire.openai.error_shape import error_body
 from gateway.wire.openai.parts import (
     MAX_TEXT_CHARS,
@@ -26,7 +26,7 @@ from gateway.wire.openai.parts import (
     route_of,
 )
 from gateway.wire.openai.request_body import CompletionRequest, parse_lifted
-from gateway.wire.partial_json import NULL, decode_body, is_set, member_of, object_of, sent
+from gateway.wire.partial_json import NULL, decode_body, is_set, member_of, object_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -12,7 +12,7 @@ from gateway.errors import GatewayError
 from gateway.model import Engine
 from gateway.policy.fail.breaker import Phase
 from gateway.request.attempt import AttemptFailed, GatewayResponse, attempt
-from gateway.request.engine_request import EngineRequest
+from gateway.request.receive import EngineRequest
 from gateway.request.record import AnswerOutcome
 from gateway.state.fleet import Fleet
 from gateway.state.lease import Lease

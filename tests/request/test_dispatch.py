@@ -1,5 +1,3 @@
-"""The path of a request, seen from the client's and the engine's side."""
-
 from __future__ import annotations
 
 import asyncio
@@ -16,9 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import parse
-from gateway.model import Usage
+from gateway.errors import BadRequest
+from gateway.model import LayoutGuess, Reason, SortFacts, Usage
 from gateway.policy.choose.balance import Fitness
 from gateway.policy.fail.breaker import Phase
+from gateway.policy.sort.evidence import SortRules
+from gateway.request.dispatch import sort
+from gateway.request.receive import CheckedImages, ReceivedRequest
 from gateway.request.record import IncomingRequest, RequestProgress
 from gateway.server.app import Gateway
 from gateway.wire.vllm.engine import STOPPING
@@ -33,8 +35,10 @@ from tests.support import (
     chunk,
     completion,
     data_url,
+    encoded,
     hang,
     named,
+    picture,
     png,
     response,
     response_events,
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
 
     from gateway.request.attempt import GatewayResponse
     from gateway.state.requests import MemoryClaim
+    from tests.conftest import Running
+if TYPE_CHECKING:
     from tests.conftest import Running
 
 CHAT = "/v1/chat/completions"
@@ -738,3 +744,96 @@ async def test_the_depth_told_is_the_one_at_the_load_the_engine_has() -> None:
         crowded = await served_fleet.http.post(CHAT, json=chat())
         busy.cancel()
         assert [reply.headers["x-ocr-depth"] for reply in (alone, crowded)] == ["3", "0"]
+
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("request_", "headers", "route", "reason", "pool", "depth"),
+    [
+        (chat(), {"x-ocr-route": "table"}, "table", "header", "mtp3", "3"),
+        (chat(model="glm-ocr:key-value"), {}, "key-value", "model", "mtp3", "3"),
+        (chat(metadata={"ocr_route": "table"}), {}, "table", "metadata", "mtp3", "3"),
+        (chat("Table Recognition:"), {}, "table", "prompt", "mtp3", "3"),
+        (chat("", response_format={"type": "json_object"}), {}, "key-value", "structure", "mtp3", "3"),
+        (chat("hello", None, max_tokens=10), {}, "text", "default", "plain", "0"),
+    ],
+)
+async def test_a_request_goes_to_its_routes_pool_and_the_answer_says_why(
+    running: Running,
+    request_: dict[str, Any],
+    headers: dict[str, str],
+    route: str,
+    reason: str,
+    pool: str,
+    depth: str,
+) -> None:
+    reply = await running.http.post(CHAT, json=request_, headers=headers)
+    assert reply.status_code == 200
+    told = {"x-ocr-route": route, "x-ocr-route-reason": reason, "x-ocr-pool": pool, "x-ocr-depth": depth}
+    assert reply.headers.items() >= told.items()
+    engine = running.plain if pool == "plain" else running.deep
+    assert [request["model"] for request in engine.requests] == ["glm-ocr"]
+    assert await running.metric("ocr_gateway_sort_decisions_total", route=route, reason=reason) == 1
+
+
+async def test_only_the_image_decides_where_nothing_else_does(running: Running) -> None:
+    lines = "\n".join(["the quick brown fox jumps over the lazy dog and runs away"] * 12)
+    page = encoded(picture(lines, (620, 330)), "PNG")
+    reply = await running.http.post(CHAT, json=chat("", data_url(page)))
+    assert reply.headers["x-ocr-route-reason"] == "image"
+
+
+class Looker:
+    """ImageInspector that has one answer, and counts how often it is asked."""
+
+    def __init__(self, guess: LayoutGuess | None) -> None:
+        self.asked: list[tuple[object, int, str]] = []
+        self._guess = guess
+
+    async def guess(self, url: object, *, weight: int, client: str) -> LayoutGuess | None:
+        self.asked.append((url, weight, client))
+        return self._guess
+
+
+RULES = SortRules(("text", "table"), "text", {})
+
+
+def received_with(facts: SortFacts, first: bytes | None) -> ReceivedRequest:
+    images = CheckedImages(first, 5)
+    return ReceivedRequest(facts, images, (), stream=False, strip_usage=False, merged=False)
+
+
+@pytest.mark.parametrize(
+    ("facts", "first", "guess", "route", "reason", "looked"),
+    [
+        (SortFacts(header="table", has_image=True), b"url", None, "table", Reason.HEADER, False),
+        (SortFacts(has_image=True), b"url", LayoutGuess("table", 0.99), "table", Reason.IMAGE, True),
+        (SortFacts(has_image=True), b"url", LayoutGuess("table", 0.01), "text", Reason.DEFAULT, True),
+        (SortFacts(has_image=True), b"url", None, "text", Reason.DEFAULT, True),
+        (SortFacts(has_image=True), None, LayoutGuess("table", 0.99), "text", Reason.DEFAULT, False),
+    ],
+)
+async def test_an_image_is_looked_at_only_where_nothing_cheaper_decides(
+    facts: SortFacts,
+    first: bytes | None,
+    guess: LayoutGuess | None,
+    route: str,
+    reason: Reason,
+    looked: bool,
+) -> None:
+    vision: Any = Looker(guess)
+    received = received_with(facts, first)
+    decision = await sort(received, RULES, vision, "client")
+    assert (decision.route, decision.reason) == (route, reason)
+    assert vision.asked == ([(b"url", 5, "client")] if looked else [])
+
+
+async def test_a_route_that_there_is_not_is_refused_before_anything_is_looked_at() -> None:
+    vision: Any = Looker(None)
+    received = received_with(SortFacts(header="tabel"), b"url")
+    with pytest.raises(BadRequest) as raised:
+        await sort(received, RULES, vision, "client")
+    assert raised.value.code == "unknown_route"
+    assert vision.asked == []

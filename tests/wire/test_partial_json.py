@@ -13,6 +13,7 @@ from gateway.errors import BadRequest
 from gateway.wire import openai
 from gateway.wire import partial_json as lifting
 from gateway.wire.openai import request_body
+from gateway.wire.openai.completion import sent
 from gateway.wire.partial_json import (
     ANY,
     KEPT_BYTES,
@@ -26,7 +27,6 @@ from gateway.wire.partial_json import (
     lift,
     member_of,
     object_of,
-    sent,
 )
 from tests.support import chat
 
@@ -189,7 +189,8 @@ def test_a_request_is_read_and_passed_on_as_it_is_without(
     message = b'{"role":"user","content":[%s]}' % b",".join(parts)
     body = b'{%s"messages":[%s],%s"prompt":"x"}%s' % (first, message, last, behind)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lifting, "_LEAST_BYTES", LEAST)
+        patch.setattr(lifting, "LEAST_BYTES", LEAST)
+        patch.setattr(request_body, "LEAST_BYTES", LEAST)
         told = outcome(body, chat=is_chat)
     with Unlifted():
         assert told == outcome(body, chat=is_chat)
@@ -198,7 +199,8 @@ def test_a_request_is_read_and_passed_on_as_it_is_without(
 @given(PIECES)
 def test_no_bytes_are_read_otherwise(body: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lifting, "_LEAST_BYTES", LEAST)
+        patch.setattr(lifting, "LEAST_BYTES", LEAST)
+        patch.setattr(request_body, "LEAST_BYTES", LEAST)
         told = outcome(body)
         lifted = lift(body, 9)
     with Unlifted():

@@ -10,7 +10,7 @@ import msgspec
 from gateway.model import ToldSpeculation, Usage
 from gateway.wire import sse
 from gateway.wire.openai.error_shape import error_event
-from gateway.wire.partial_json import NULL, elements, object_of, sent
+from gateway.wire.partial_json import NULL, elements
 from gateway.wire.vllm.engine import read_speculation
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class _Outline(msgspec.Struct):
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
 _OUTLINE = msgspec.json.Decoder(_Outline)
+_ANY = msgspec.json.Decoder()
 
 
 class WholeAnswer(msgspec.Struct, frozen=True):
@@ -161,12 +162,22 @@ class Dialect:
     end: str
 
 
+def sent(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    """Read JSON that an engine sent; None where it is none, or another than it should be."""
+    try:
+        if not body.isascii():
+            body.decode()  # what is passed over is not checked for this
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 def read_answer(body: bytes) -> WholeAnswer | None:
     """Read an answer that is not streamed; None where it is no completion."""
     answer: _Outline | None = sent(_OUTLINE, body)
     if answer is None or not answer.is_completion():
         return None
-    usage = object_of(answer.usage) if len(memoryview(answer.usage)) <= MAX_USAGE_BYTES else None
+    usage = sent(_ANY, bytes(answer.usage)) if len(memoryview(answer.usage)) <= MAX_USAGE_BYTES else None
     return WholeAnswer(usage_of(usage), read_speculation(answer.metrics), _IS_ABORTED in body)
 
 

@@ -186,7 +186,11 @@ def image_part(raw: msgspec.Raw, where: str, lifted: Lifted) -> ImagePart:
         BadRequest: there is none.
     """
     if bytes(memoryview(raw)[:1]) == b"{":
-        raw = decode(MEMBERS, raw).get("url", NULL)
+        try:
+            members = MEMBERS.decode(raw)
+        except (msgspec.MsgspecError, RecursionError):
+            members = decode(MEMBERS, raw)  # which says what is wrong
+        raw = members.get("url", NULL)
     view = memoryview(raw)
     if bytes(view[:1]) != b'"':
         raise BadRequest(f"{where}: `url` must be a string", param=where)

@@ -22,7 +22,18 @@ from gateway.wire.openai.parts import (
     read_content,
     route_of,
 )
-from gateway.wire.partial_json import MEMBERS, NULL, Lifted, built, decode_body, lift, member_of, object_of
+from gateway.wire.partial_json import (
+    LEAST_BYTES,
+    MAX_ELEMENTS,
+    MEMBERS,
+    NULL,
+    Lifted,
+    built,
+    decode_body,
+    lift,
+    member_of,
+    object_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -131,7 +142,7 @@ def parse_lifted(body: bytes, most: int, read: Callable[[Lifted], CompletionRequ
     Raises:
         BadRequest: what `read` raises of the whole body.
     """
-    lifted = lift(body, most)
+    lifted = lift(body, most) if len(body) > LEAST_BYTES else None
     if lifted:
         # What is refused is refused by what was sent, so that the message tells places in it.
         with suppress(BadRequest):
@@ -143,7 +154,7 @@ def parse_lifted(body: bytes, most: int, read: Callable[[Lifted], CompletionRequ
 
 
 def _read(body: bytes, lifted: Lifted, chat: bool, max_images: int, from_gateway: bool) -> CompletionRequest:
-    fields: _Body = decode_body(_BODY, lifted.skeleton)
+    fields = _decoded(lifted.skeleton)
     check_reach(fields)
     images: list[ImagePart] = []
     texts: dict[str, list[str]] = {}
@@ -250,6 +261,14 @@ def _forced_tool_schema(fields: _Body) -> Mapping[str, Any] | None:
             parameters = function.get("parameters")
             return parameters if isinstance(parameters, dict) else {}
     return None
+
+
+def _decoded(text: bytes) -> _Body:
+    if len(text) <= MAX_ELEMENTS and text.isascii():  # so it has neither too many elements nor wrong UTF-8
+        with suppress(msgspec.MsgspecError, RecursionError):
+            return _BODY.decode(text)
+    fields: _Body = decode_body(_BODY, text)  # which says what is wrong
+    return fields
 
 
 def rewritten(
