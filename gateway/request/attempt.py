@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # The longest that an engine may have a client wait.
 _LONGEST_S = 60
-# What the client module's error codes say of the engine; its statuses are policy.retry's.
+# What the client module's error codes say of the engine; the status's meaning is policy.fail.retry's.
 _FAILURES = {
     "engine_unreachable": Failure.UNREACHABLE,
     "connect_timeout": Failure.CONNECT_TIMEOUT,

@@ -118,7 +118,7 @@ class Fleet:
         return depths[min(max(load, 1), len(depths)) - 1]
 
     def busy(self, pool: str, own: Sequence[int], load: int, in_flight: Sequence[int]) -> float:
-        """Return how much an engine writes of what it can; see policy.demand.busy.
+        """Return how much an engine writes of what it can; see policy.choose.demand.busy.
 
         Args:
             pool: its pool.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LeaseKeeper(Protocol):
-    """Who gives leases out and hears of them."""
+    """Gives leases out and hears of them: the EngineRoster."""
 
     def record_outcome(self, lease: Lease, outcome: Outcome) -> None:
         """Take over what a request's work says of its engine."""

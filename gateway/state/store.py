@@ -172,8 +172,8 @@ class State:
         Args:
             route: whose queue.
             wake: called once, with the waiter's `lease` set, or without one; see Waiter.
-            avoid: an engine that failed this request before; such requests, too, are
-            first: before the others; for requests that have waited before.
+            avoid: an engine that failed this request before; such requests go before the others.
+            first: it goes before the others, since it has waited before.
             client: whose request it is: clients share places fairly.
         """
         waiter = self.queues.join(route, wake, avoid, client, first=first)

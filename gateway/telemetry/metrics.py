@@ -1,4 +1,4 @@
-"""The only user of prometheus_client: what happened, as series."""
+"""The gateway's metrics, by name: what happened, as series. The only user of prometheus_client."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Clock:
             max_num_seqs: requests decoding or in prefill at once.
 
         Raises:
-            ValueError: a depth or schedule that `model.Depths` refuses.
+            ValueError: a depth or schedule that `step_model.Depths` refuses.
         """
         self._fit = fit
         self._depths = Depths(depth, schedule)

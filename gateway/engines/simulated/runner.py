@@ -95,7 +95,7 @@ class Runner:
             seed: makes lengths and acceptance repeatable.
 
         Raises:
-            ValueError: a depth or schedule that `model.Depths` refuses.
+            ValueError: a depth or schedule that `step_model.Depths` refuses.
         """
         self._fit = fit
         self._clock = Clock(

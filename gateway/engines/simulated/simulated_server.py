@@ -65,7 +65,7 @@ class SimulatedEngine:
         die: ends the process.
 
     Raises:
-        ValueError: a depth or schedule that `model.Depths` refuses.
+        ValueError: a depth or schedule that `step_model.Depths` refuses.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ def main(
     The other arguments are SimulatedEngine's, and where to listen.
 
     Raises:
-        ValueError: a depth or schedule that `model.Depths` refuses.
+        ValueError: a depth or schedule that `step_model.Depths` refuses.
     """
     logging.basicConfig(level=logging.WARNING, format="simulated engine: %(levelname)s %(name)s: %(message)s")
     engine = SimulatedEngine(

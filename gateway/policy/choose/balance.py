@@ -47,7 +47,7 @@ class EngineView(NamedTuple):
         ours: their sum.
         fresh: those of them sent since the breaker last moved or the engine came back.
         load: requests there, ours and those that others sent.
-        gains: by route, what one more request adds (policy.depth).
+        gains: by route, what one more request adds (policy.choose.gain).
         cap: the load from which requests wait instead.
         share: of this load this gateway may always keep its own.
         breaker: its circuit breaker.

@@ -1,4 +1,4 @@
-"""Which failed attempts are tried again on another engine, what they say of theirs, and the shared budget.
+"""What an engine's status or failure means: for the engine, and whether another one is tried; the budget of that.
 
 Time is an argument, in seconds of any clock that does not run backwards.
 """
@@ -67,7 +67,7 @@ _KINDS = {
     Failure.LOST: _Kind(True, True, Outcome.FAILURE),
     # Nothing is wrong with an engine that is stopped.
     Failure.STOPPING: _Kind(True, True, Outcome.NEUTRAL),
-    # The engine said itself that it takes no more: it is well, and left alone for a moment by other means.
+    # The engine said itself that it takes no more: it is well, and rests for a moment (state.outcomes).
     Failure.BUSY: _Kind(True, False, Outcome.NEUTRAL),
     Failure.BAD_GATEWAY: _Kind(True, False, Outcome.FAILURE),
     Failure.GATEWAY_TIMEOUT: _Kind(True, False, Outcome.FAILURE),

@@ -2,7 +2,7 @@
 
 Sources: the clients' own packages (glmocr, paddlex, mineru-vl-utils, olmocr, chandra-ocr, surya-ocr, docling,
 markitdown) and the model cards of DeepSeek-OCR, dots.ocr, HunyuanOCR, Nanonets-OCR, RolmOCR, Infinity-Parser,
-MonkeyOCR, Qwen-VL, Qianfan and TeleOCR. Every entry is in the form that `sorting.normalise` gives.
+MonkeyOCR, Qwen-VL, Qianfan and TeleOCR. Every entry is in the form that `evidence.normalise` gives.
 """
 
 from __future__ import annotations
