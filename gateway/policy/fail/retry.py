@@ -1,4 +1,4 @@
-"""What an engine's status or failure means: for the engine, and whether another one is tried; the budget of that.
+"""What an engine's status or failure means for the engine and for a retry; the budget of retries.
 
 Time is an argument, in seconds of any clock that does not run backwards.
 """
