@@ -223,7 +223,7 @@ class Polling(Section):
     resolve_s: Seconds = 10
 
 
-class Breaker(Section):
+class BreakerSection(Section):
     """The failures that open an engine's breaker, seconds it stays open, and successes that close it."""
 
     failures: Count = 5
@@ -353,7 +353,7 @@ class Config(Section):
     routes: Annotated[dict[str, Route], Field(min_length=1)]
     sorting: Sorting = Sorting()
     polling: Polling = Polling()
-    breaker: Breaker = Breaker()
+    breaker: BreakerSection = BreakerSection()
     retry: Retry = Retry()
     server: Server = Server()
     limits: Limits = Limits()

@@ -56,7 +56,7 @@ class _AttemptFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class OcrRequest:
+class DocumentUpload:
     """What is asked of each document.
 
     Attributes:
@@ -88,7 +88,7 @@ class OcrClient:
         self,
         url: str,
         key: str,
-        request: OcrRequest,
+        request: DocumentUpload,
         rng: Random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.errors import ConfigError
 from gateway.tools.ocr import input_files
 from gateway.tools.ocr.document_result import SUFFIXES
-from gateway.tools.ocr.ocr_client import AllFailed, DocumentFailed, OcrClient, OcrRequest
+from gateway.tools.ocr.ocr_client import AllFailed, DocumentFailed, DocumentUpload, OcrClient
 from gateway.tools.ocr.ocr_options import KEY_VARIABLE
 from gateway.tools.ocr.ocr_progress import DocumentTally, ProgressBar
 from gateway.tools.output import counted, nobody_reads, printable
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.out:
         targets = input_files.targets(documents, options.out, SUFFIXES[kind])
     schema = _schema(options.schema) if options.schema else None
-    request = OcrRequest(options.route, options.pages, schema)
+    request = DocumentUpload(options.route, options.pages, schema)
     client = OcrClient(options.url, _key(options.key), request, random.Random())
     job = _ReadingJob(client, kind, DocumentTally(len(documents)))
     for document, target in zip(documents, targets, strict=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.tools.ocr.ocr_client import ATTEMPTS, AllFailed, DocumentFailed, OcrClient, OcrRequest
+from gateway.tools.ocr.ocr_client import ATTEMPTS, AllFailed, DocumentFailed, DocumentUpload, OcrClient
 from tests.support import served
 from tests.tools.ocr import stub as stubs
 from tests.tools.ocr.stub import Reply, Stub, document, fail, refuse, serving
@@ -44,14 +44,14 @@ def path(tmp_path: Path) -> Path:
 async def read(
     stub: Stub,
     path: Path,
-    request: OcrRequest | None = None,
+    request: DocumentUpload | None = None,
     *,
     key: str = "",
     sleep: Sleep | None = None,
 ) -> tuple[DocumentResult, list[tuple[int, int]]]:
     """The answer, and how many pages were expected and there whenever something came."""
     told: list[tuple[int, int]] = []
-    wanted = request or OcrRequest()
+    wanted = request or DocumentUpload()
     async with OcrClient(stub.url, key, wanted, Random(1), sleep or Sleep()) as client:
         answer = await client.read(path, lambda answer: told.append((answer.expected, len(answer.pages))))
     return answer, told
@@ -72,7 +72,7 @@ async def test_a_document_is_sent_and_its_pages_come_one_by_one(stub: Stub, path
 async def test_what_is_wished_is_asked(path: Path) -> None:
     schema = {"type": "object", "properties": {"total": {"type": "number"}}}
     async with serving("secret") as stub:
-        answer, _ = await read(stub, path, OcrRequest("table", (1,), schema), key="secret")
+        answer, _ = await read(stub, path, DocumentUpload("table", (1,), schema), key="secret")
     (asked,) = stub.asked
     assert json.loads(asked["pages"]) == [1]
     assert asked["headers"]["x-ocr-route"] == "table"
@@ -84,7 +84,7 @@ async def test_what_is_wished_is_asked(path: Path) -> None:
 
 def test_a_format_that_is_whole_is_asked_as_it_is() -> None:
     whole = {"type": "json_schema", "json_schema": {"name": "bill", "schema": {}, "strict": True}}
-    assert json.loads(OcrRequest(schema=whole).fields()["document_annotation_format"]) == whole
+    assert json.loads(DocumentUpload(schema=whole).fields()["document_annotation_format"]) == whole
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
@@ -194,7 +194,7 @@ async def test_a_server_that_goes_stops_all(path: Path) -> None:
     sleep = Sleep()
     async with contextlib.AsyncExitStack() as stack:
         stub = await stack.enter_async_context(serving())
-        async with OcrClient(stub.url, "", OcrRequest(), Random(1), sleep) as client:
+        async with OcrClient(stub.url, "", DocumentUpload(), Random(1), sleep) as client:
             await stack.aclose()
             with pytest.raises(AllFailed, match="does not answer any more: Connection refused"):
                 await client.read(path, lambda _: None)
@@ -221,7 +221,7 @@ async def test_a_page_that_is_not_found_is_told(path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
 def test_a_base_url_may_end_as_openai_clients_have_it(end: str) -> None:
-    assert OcrClient(f"https://gateway.example:8443/ocr{end}", "", OcrRequest(), Random()).url == (
+    assert OcrClient(f"https://gateway.example:8443/ocr{end}", "", DocumentUpload(), Random()).url == (
         "https://gateway.example:8443/ocr"
     )
 
@@ -241,4 +241,4 @@ def test_a_base_url_may_end_as_openai_clients_have_it(end: str) -> None:
 )
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="--url"):
-        OcrClient(url, "", OcrRequest(), Random())
+        OcrClient(url, "", DocumentUpload(), Random())
