@@ -289,3 +289,13 @@ def test_a_frame_is_upright_and_no_larger_than_may_be(kind, size, expected):
     assert (image.mode, image.size) == ("RGB", expected)
     with pytest.raises(BadImage, match="truncated or corrupt"):
         upright(open_image(encoded(half_black(), "PNG")[:-60]), 300)
+
+
+@pytest.mark.parametrize("mode", ["1", "P", "I;16", "L"])
+def test_a_picture_of_any_mode_is_reduced(mode: str) -> None:
+    white = (
+        Image.new("L", (2400, 1200), 255).convert(mode)
+        if mode != "I;16"
+        else Image.new(mode, (2400, 1200), 65535)
+    )
+    assert thumbnail(encoded(white, "PNG"), 256).min() == 255

@@ -13,6 +13,7 @@ from gateway.wire.openai.parts import (
     check_count,
     check_reach,
     first_schema,
+    image_part,
     read_content,
     route_of,
 )
@@ -91,3 +92,8 @@ def test_the_first_schema_counts_be_it_text() -> None:
     assert first_schema([None, {}, {"b": 1}]) == {}
     assert first_schema(["[" * 60_000]) is None
     assert first_schema([]) is None
+
+
+def test_an_image_that_is_no_json_is_refused() -> None:
+    with pytest.raises(BadRequest, match="not valid JSON"):
+        image_part(msgspec.Raw(b'{"url": }'), "here", Lifted(b"", {}))
