@@ -1,5 +1,4 @@
 import gc
-import math
 import weakref
 from collections.abc import Sequence
 from itertools import product
@@ -364,9 +363,7 @@ def test_what_is_remembered_is_what_working_it_out_gives(
             appraisal = mixed.appraise(own, foreign, mix)
             # By schedule and by profile; the same to the last bit.
             assert list(appraisal.gains) == worked_out(curves, crossovers, weights, spread, load)
-            assert appraisal.cap == SpeedTable(curves, crossovers, 256, weights).cap(
-                tuple(math.ceil(share * 16 / sum(shares)) for share in shares)
-            )
+            assert appraisal.cap == SpeedTable(curves, crossovers, 256, weights).cap(shares)
 
 
 def test_what_was_forgotten_is_worked_out_again_and_a_table_out_of_use_is_freed(
