@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -64,10 +65,15 @@ class Served:
 
 
 def free_port() -> int:
-    """Return a port of the loopback on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
+    """Return a port of the loopback on which nobody listens.
+
+    It is none of those that the system hands out by itself (Linux: from 32768 on): one of these may be taken
+    by anybody's socket before the server that it is for listens on it.
+    """
+    while True:
+        port = random.randrange(10_000, 32_768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @contextlib.contextmanager
@@ -80,6 +86,9 @@ def serve(
         config: the configuration file.
         log: where the log goes, as subprocess takes it.
         options: further ones of `ocr-gateway serve`.
+
+    Raises:
+        RuntimeError: it has ended before it was ready; with the end of its log, where that is a file.
     """
     port = free_port()
     command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config), "--port", str(port)]
@@ -87,7 +96,12 @@ def serve(
     process = subprocess.Popen(command, cwd=ROOT, stderr=log)
     served = Served(f"http://127.0.0.1:{port}", process)
     try:
-        served.wait_ready()
+        try:
+            served.wait_ready()
+        except RuntimeError as error:
+            if log is not None and log >= 0:
+                error.add_note(Path(f"/proc/self/fd/{log}").read_text()[-4000:])
+            raise
         yield served
     finally:
         process.terminate()

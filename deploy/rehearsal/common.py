@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import uvloop
 import yaml
 
+from bench.serving import free_port
 from deploy.checks.render import render
 from deploy.rehearsal.clients import Clients, Tally
-from deploy.rehearsal.pods import ROOT, Ended, Lifecycle, Pod, find, free_port, mount
+from deploy.rehearsal.pods import ROOT, Ended, Lifecycle, Pod, find, mount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

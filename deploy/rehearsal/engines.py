@@ -22,10 +22,11 @@ from urllib.parse import urlsplit
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.serving import free_port
 from deploy.rehearsal import common
 from deploy.rehearsal.common import FILE, GATEWAY, PROPAGATION_S, admin_url, depth_of, simulated_engine
 from deploy.rehearsal.names import publish
-from deploy.rehearsal.pods import Endpoints, Lifecycle, Pod, find, free_port
+from deploy.rehearsal.pods import Endpoints, Lifecycle, Pod, find
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

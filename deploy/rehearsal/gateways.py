@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from bench.serving import free_port
 from deploy.rehearsal import common
 from deploy.rehearsal.balancer import MODES, Balancer, Mode
 from deploy.rehearsal.common import GATEWAY, PROPAGATION_S, admin_url, depth_of, simulated_engine
-from deploy.rehearsal.pods import ROOT, Endpoints, Pod, PodError, free_port
+from deploy.rehearsal.pods import ROOT, Endpoints, Pod, PodError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -260,12 +259,6 @@ class Endpoints:
         if urls != self._urls:
             self._urls = urls
             asyncio.get_running_loop().call_later(self._delay_s, self._apply, urls)
-
-
-def free_port() -> int:
-    """Return a port of the loopback interface that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def mount(folder: Path, data: Mapping[str, str]) -> None:

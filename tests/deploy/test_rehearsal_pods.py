@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from bench.serving import free_port
 from deploy.checks.render import render
 from deploy.rehearsal.balancer import MODES, Balancer, Mode
 from deploy.rehearsal.common import GATEWAY, OVERLAY
-from deploy.rehearsal.pods import Ended, Endpoints, Lifecycle, Pod, PodError, find, free_port, mount
+from deploy.rehearsal.pods import Ended, Endpoints, Lifecycle, Pod, PodError, find, mount
 from tests.support import FakeEngine, chat, served
 
 if TYPE_CHECKING:
