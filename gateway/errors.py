@@ -75,8 +75,8 @@ class BadImage(BadRequest):
 class EngineRefused(BadRequest):
     """An engine's own refusal of a request: a 4xx, whose status it keeps."""
 
-    def __init__(self, message: str, *, status: int = 400, retry_after: int | None = None) -> None:
-        super().__init__(message, code="engine_refused", retry_after=retry_after)
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message, code="engine_refused")
         self.status = status
 
 

@@ -200,8 +200,6 @@ class _Exchange:
         """
         cycle, closing = self._cycle, self._state.requests.closing
         headers = {"content-type": response.content_type, **progress.headers()}
-        if response.retry_after:
-            headers["retry-after"] = response.retry_after
         body = response.body
         whole = body if isinstance(body, bytes) else None
         headers |= _STREAM_HEADERS if whole is None else {"content-length": str(len(whole))}

@@ -65,7 +65,7 @@ async def stream(
     feed = EventFeed()
     work = asyncio.create_task(_fill(feed, reader, size))
     try:
-        await answer(GatewayResponse(200, _EVENTS, None, feed, reader.deadline + SENDING_S))
+        await answer(GatewayResponse(200, _EVENTS, feed, reader.deadline + SENDING_S))
         return await work
     finally:
         work.cancel()

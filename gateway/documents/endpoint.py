@@ -104,7 +104,7 @@ class DocumentEndpoint:
                     body = await whole(reader, size, progress.held)
             if body is not None:
                 deadline = asyncio.get_running_loop().time() + SENDING_S
-                await answer(GatewayResponse(200, "application/json", None, body, deadline))
+                await answer(GatewayResponse(200, "application/json", body, deadline))
                 progress.status = 200
 
     @asynccontextmanager

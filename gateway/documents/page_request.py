@@ -145,7 +145,7 @@ class PageRequest:
         (response,) = responses
         answer = cast("bytes", response.body)  # no stream was asked for
         if response.status >= 400:
-            raise mistral.refusal(response.status, answer, response.retry_after)
+            raise mistral.refusal(response.status, answer)
         return answer
 
 

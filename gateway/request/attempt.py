@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.errors import EngineFailed, EngineTooSlow, GatewayError, Unavailable
+from gateway.errors import EngineFailed, EngineRefused, EngineTooSlow, GatewayError, Unavailable
 from gateway.policy.fail import retry
 from gateway.policy.fail.breaker import Outcome
 from gateway.policy.fail.retry import Failure
@@ -42,6 +42,8 @@ _FAILURES = {
     "engine_idle": Failure.SLOW,
     "total_timeout": Failure.SLOW,
 }
+# What the client module logs itself.
+_LOGGED = (Failure.UNREACHABLE, Failure.CONNECT_TIMEOUT)
 # What is no engine's fault, and what no other engine would mend.
 _OURS = ("no_sockets", FULL)
 _STOPPING = "the engine shuts down"
@@ -59,26 +61,39 @@ class GatewayResponse:
     Attributes:
         status: HTTP status.
         content_type: the engine's.
-        retry_after: the Retry-After of a 429.
         body: whole, or a stream's as it comes.
         deadline: when the last byte must have gone out, on the event loop's clock.
     """
 
     status: int
     content_type: str
-    retry_after: str | None
     body: bytes | AsyncIterator[bytes]
     deadline: float
 
 
 class AttemptFailed(Exception):
-    """An attempt's failure before anything has gone out: what it was, and what the client is told of it."""
+    """An attempt's failure before anything has gone out.
 
-    def __init__(self, failure: Failure, error: GatewayError) -> None:
+    Attributes:
+        failure: what it was.
+        error: what the client is told of it.
+        response: what the client gets instead: the engine's own words, where they may be its own fault.
+        told: what the log is told of it; empty where that has been told.
+    """
+
+    def __init__(
+        self,
+        failure: Failure,
+        error: GatewayError,
+        response: GatewayResponse | None = None,
+        told: str = "",
+    ) -> None:
         super().__init__(failure)
         self.failure = failure
         self.error = error
         self.code = error.code
+        self.response = response
+        self.told = told
 
 
 async def attempt(
@@ -131,22 +146,27 @@ async def attempt(
                     if span:
                         span.answered(answer.status)
                     if answer.status != 200 and (failure := retry.failure_of(answer.status)):
-                        refusal = await _refusal(answer)
-                        stopping = refusal.code == "engine_stopping"
-                        raise AttemptFailed(Failure.STOPPING if stopping else failure, refusal)
+                        start = await answer.read_start(_REFUSAL_BYTES, _REFUSAL_S)
+                        raise _refused(
+                            failure, answer.status, answer.retry_after, answer.content_type, start, deadline
+                        )
                     response = await _begin(request, answer, lease, outcome, deadline)
+            except AttemptFailed:
+                request.held.release(request.held.size - before)
+                raise
             except (GatewayError, TimeoutError) as error:
                 told = error if isinstance(error, GatewayError) else EngineFailed(_HANGS, code="engine_lost")
                 if told.code in _OURS:
                     raise
                 request.held.release(request.held.size - before)
-                raise AttemptFailed(_FAILURES.get(told.code or "", Failure.GARBAGE), told) from error
+                failure = _FAILURES.get(told.code or "", Failure.GARBAGE)
+                logged = "" if failure in _LOGGED else told.message
+                raise AttemptFailed(failure, told, told=logged) from error
             finally:
                 lease.on_lost = None
             if isinstance(response.body, bytes):  # a stream is judged at its end
-                # A client's own mistake says nothing of the engine.
                 # A slow reader keeps no engine's place.
-                lease.release(Outcome.SUCCESS if answer.status < 400 else Outcome.NEUTRAL)
+                lease.release(Outcome.SUCCESS)
                 answer.close()
                 if span:
                     span.end()
@@ -171,30 +191,68 @@ async def _begin(
         await body.begin()
     else:
         body = await answer.read(request.answer_bytes, request.held.add_answer)
-        if answer.status < 400:
-            whole = request.dialect.read_answer(body)
-            if whole is None:
-                raise EngineFailed("the engine's answer is no completion", code="engine_garbage")
-            if whole.is_aborted:
-                raise EngineFailed(ABORTED, code="engine_died")
-            outcome.usage, outcome.speculation = whole.usage, whole.speculation
-            outcome.account(lease)
-    retry_after = answer.retry_after or str(RETRY_AFTER_S) if answer.status == 429 else None
-    return GatewayResponse(answer.status, answer.content_type, retry_after, body, deadline)
+        whole = request.dialect.read_answer(body)
+        if whole is None:
+            raise _no_completion(answer, body, deadline)
+        if whole.is_aborted:
+            raise EngineFailed(ABORTED, code="engine_died")
+        outcome.usage, outcome.speculation = whole.usage, whole.speculation
+        outcome.account(lease)
+    return GatewayResponse(answer.status, answer.content_type, body, deadline)
 
 
-async def _refusal(answer: EngineResponse) -> GatewayError:
-    """What an engine's refusal means to the client."""
-    told = openai.read_error_message(await answer.read_start(_REFUSAL_BYTES, _REFUSAL_S))
-    if is_stopping(told):
-        return Unavailable(_STOPPING, code="engine_stopping", retry_after=RETRY_AFTER_S)
-    told = f": {told}" if told else ""
-    if answer.status == 503:
-        seconds = retry_after_s(answer.retry_after)
+def _no_completion(answer: EngineResponse, body: bytes, deadline: float) -> AttemptFailed:
+    """Return what a 200 means that is none: some servers and proxies send their errors so."""
+    status, content_type = openai.read_error_status(body), answer.content_type
+    if failure := retry.failure_of(status) if status else None:
+        return _refused(failure, status, None, content_type, body, deadline)
+    message = openai.read_error_message(body)
+    words = f": {message}" if message else ""
+    error = EngineFailed(f"the engine's answer is no completion{words}", code="engine_garbage")
+    told = f"no completion, but {openai.sketch(content_type, body)}"
+    return AttemptFailed(Failure.GARBAGE, error, told=told)
+
+
+def _refused(
+    failure: Failure,
+    status: int,
+    retry_after: str | None,
+    content_type: str,
+    body: bytes,
+    deadline: float,
+) -> AttemptFailed:
+    """Return what an engine's refusal means.
+
+    Args:
+        failure: what its status does.
+        status: HTTP status.
+        retry_after: the header.
+        content_type: the header.
+        body: its start.
+        deadline: of the request.
+    """
+    message = openai.read_error_message(body)
+    words = f": {message}" if message else ""
+    # What an engine says of a request or a key may quote it: the log has only what it says of itself.
+    said = words if failure in (Failure.REFUSED, Failure.BUSY) else ""
+    told = f"HTTP {status}{said}"
+    if is_stopping(message):
+        stopping = Unavailable(_STOPPING, code="engine_stopping", retry_after=RETRY_AFTER_S)
+        return AttemptFailed(Failure.STOPPING, stopping)
+    if failure is Failure.REJECTED:
+        refused = EngineRefused(message or f"the engine refused it with HTTP {status}", status=status)
+        if not openai.is_error_body(body):
+            content_type, body = "application/json", openai.error_body(refused)
+        return AttemptFailed(failure, refused, GatewayResponse(status, content_type, body, deadline), told)
+    error: GatewayError
+    if failure is Failure.BUSY:
+        seconds = retry_after_s(retry_after)
         wait_s = RETRY_AFTER_S if seconds is None else min(max(seconds, 1), _LONGEST_S)
-        return Unavailable(f"{BUSY}{told}", code="engine_busy", retry_after=wait_s)
-    if answer.status == 504:
-        return EngineTooSlow(f"the engine ran out of time{told}", code="engine_slow")
-    if answer.status in (401, 403):
-        return EngineFailed("the engine refused the gateway's own key (pools.*.api_key)", code="engine_key")
-    return EngineFailed(f"the engine failed with HTTP {answer.status}{told}", code="engine_error")
+        error = Unavailable(f"{BUSY}{words}", code="engine_busy", retry_after=wait_s)
+    elif failure is Failure.GATEWAY_TIMEOUT:
+        error = EngineTooSlow(f"the engine ran out of time{words}", code="engine_slow")
+    elif failure is Failure.KEY:
+        error = EngineFailed("the engine refused the gateway's own key (pools.*.api_key)", code="engine_key")
+    else:
+        error = EngineFailed(f"the engine failed with HTTP {status}{words}", code="engine_error")
+    return AttemptFailed(failure, error, told=told)

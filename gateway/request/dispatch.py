@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.images.fetch import ImageFetcher
     from gateway.images.inspector import ImageInspector
     from gateway.model import Buffer, SortDecision
+    from gateway.policy.fail.retry import Failure
     from gateway.policy.sort.evidence import SortRules
     from gateway.request.attempt import GatewayResponse
     from gateway.request.receive import ReceivedRequest
@@ -111,7 +112,11 @@ class Dispatcher:
     ) -> None:
         """Have a request answered, by another engine where one fails before its answer's first byte."""
 
+        doubted: Lease | None = None  # of the engine whose refusal is put before another engine
+
         async def deliver(response: GatewayResponse) -> None:
+            if doubted and response.status < 400:
+                state.record_opinion(doubted, other_answered=True)
             progress.status = response.status
             with progress.stage("answer"):
                 await answer(response)
@@ -120,6 +125,7 @@ class Dispatcher:
         state.retries.requests += 1
         deadline = 0.0
         failed: AttemptFailed | None = None
+        failure: Failure | None = None  # how that is judged
         lease: Lease | None = None
         attempts = 0
         asked: set[str] = set()
@@ -135,8 +141,8 @@ class Dispatcher:
                 else await self._admission.wait(progress, route, queue, deadline, failed, taken.reason)
             )
             try:
-                if failed:
-                    progress.retried += (failed.failure,)
+                if failure:
+                    progress.retried += (failure,)
                 else:
                     deadline = now() + request.timeouts.total_s
                 outcome = progress.begin_attempt(lease)
@@ -147,16 +153,26 @@ class Dispatcher:
                 # Each engine may turn it away unseen once: where all do, it must not go round and round.
                 attempts += retry.was_seen(failed.failure) or lease.engine.name in asked
                 asked.add(lease.engine.name)
-                state.record_failure(lease, failed.failure)
+                failure = state.record_failure(lease, failed.failure, failed.told)
             finally:
                 if lease.held:
                     lease.release()
+                if doubted:
+                    state.record_opinion(doubted, other_answered=False)
             left = deadline - now()
-            elsewhere = state.choose(route, lease.engine.name).reason is not Fitness.DOWN
-            if not elsewhere or not state.retries.may_retry(
-                failed.failure, attempts=attempts, seconds_left=left
-            ):
+            if doubted or not retry.is_ambiguous(failure):
+                doubted = None
+                elsewhere = state.choose(route, lease.engine.name).reason is not Fitness.DOWN
+                again = elsewhere and state.retries.may_retry(failure, attempts=attempts, seconds_left=left)
+            else:
+                again = state.retries.within_limits(attempts, left) and state.ask_another(lease)
+                doubted = lease if again else None
+            if again:
+                continue
+            if failed.response is None:
                 raise failed.error
+            await deliver(failed.response)
+            return
 
 
 async def sort(

@@ -11,6 +11,7 @@ from gateway.model import SpeculationFault
 from gateway.policy.account.drift import Drift
 from gateway.policy.choose.balance import EngineView
 from gateway.policy.fail.breaker import Breaker
+from gateway.policy.fail.suspicion import Suspicion
 from gateway.state.ledger import SpeculationLedger
 
 if TYPE_CHECKING:
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
     from gateway.model import Engine, Reading
     from gateway.policy.account.acceptance import Sample
+    from gateway.policy.fail.retry import Failure
 
 
 log = logging.getLogger(__name__)
 
+_WARN_EVERY_S = 60.0
 _FAULTS = {
     SpeculationFault.FORMAT: "they are not in the form of vLLM's --per-request-spec-decode-metrics",
     SpeculationFault.HISTOGRAM_SUMS: "drafts or accepted tokens are not the sums of their histogram",
@@ -66,7 +69,7 @@ class EngineRecord:
         active_at: when it last sent a part of an answer.
         succeeded_at: when a request last succeeded there.
         refused_at: when it refused work; None once it takes work again.
-        failing_since: when the server errors began that it has answered with since its last success.
+        suspicion: what its refusals since its last success say of it.
         index: its index on the roster's board.
         view: how it stood when it was last worked out.
     """
@@ -75,6 +78,7 @@ class EngineRecord:
         "_rest_s",
         "_trials",
         "_trials_left",
+        "_warned_at",
         "active_at",
         "answers",
         "back_since",
@@ -82,7 +86,6 @@ class EngineRecord:
         "by_route",
         "drift",
         "engine",
-        "failing_since",
         "foreign",
         "in_flight",
         "index",
@@ -95,6 +98,7 @@ class EngineRecord:
         "rejected",
         "rests_until",
         "succeeded_at",
+        "suspicion",
         "view",
     )
 
@@ -120,7 +124,8 @@ class EngineRecord:
         self.breaker = Breaker()
         self.rests_until = self.back_since = self.active_at = self.succeeded_at = -math.inf
         self.refused_at: float | None = None
-        self.failing_since: float | None = None
+        self.suspicion = Suspicion()
+        self._warned_at: dict[Failure, float] = {}
         self.index = 0
         self.view = EngineView(engine)
         self._rest_s, self._trials, self._trials_left = 0.0, 0, 0
@@ -144,11 +149,17 @@ class EngineRecord:
 
     def record_success(self, now: float, begun: float) -> bool:
         """Note an answer to a request sent at `begun`; tell whether it ends a rest."""
-        self.succeeded_at, self.failing_since = now, None
+        self.succeeded_at, self.suspicion = now, self.suspicion.after_success()
         if self.refused_at is None or begun <= self.refused_at:
             return False
         self.end_rest()
         return True
+
+    def warn_of(self, failure: Failure, told: str, now: float) -> None:
+        """Log how requests fail there, each kind of failure once a minute."""
+        if now - self._warned_at.get(failure, -math.inf) >= _WARN_EVERY_S:
+            self._warned_at[failure] = now
+            log.warning("requests fail at engine %s: %s (%s)", self.engine.name, told, failure)
 
     def reject_speculation(self, fault: SpeculationFault) -> None:
         """Note that an answer's figures of speculation are not counted; the log says so once."""

@@ -119,8 +119,8 @@ class Lease:
         """Feed the engine's breaker with what its work says of it."""
         record, breaker = self.record, self.record.breaker
         is_sound = breaker.phase is Phase.CLOSED and not breaker.failures and record.refused_at is None
-        if outcome is Outcome.SUCCESS and is_sound:  # nothing changes, as nearly always
-            record.succeeded_at, record.failing_since = self._clock(), None
+        if outcome is Outcome.SUCCESS and is_sound and not record.suspicion.refusals:
+            record.succeeded_at = self._clock()  # nothing else changes, as nearly always
         else:
             self._keeper.record_outcome(self, outcome)
 

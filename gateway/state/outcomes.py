@@ -7,7 +7,8 @@ import math
 from typing import TYPE_CHECKING
 
 from gateway.policy.fail.breaker import Outcome, Phase
-from gateway.policy.fail.retry import Failure, blame
+from gateway.policy.fail.retry import Failure, blame, is_ambiguous
+from gateway.policy.fail.suspicion import Suspicion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +25,8 @@ _TRIALS = 4
 # One that shuts down is left alone longer, and gets a single trial then: it comes back as another process,
 # which shows by its having been down, or at another address.
 _STOPPING_REST_S = 10.0
+# One that refuses everything gets nothing for so long, unless another engine's answer tells sooner.
+_DOUBT_REST_S = 5.0
 # Engines first seen this soon after the start are the fleet as it stands, not newcomers to it.
 _STARTING_S = 10.0
 
@@ -41,6 +44,7 @@ def record_health(record: EngineRecord, now: float, rules: Rules, *, up: bool, u
     if up and (record.answers is False or uptime_s > _STARTING_S):
         record.breaker = record.breaker.revived(now, rules)
         record.end_rest()
+        record.suspicion = Suspicion()
         record.back_since = now
     record.answers = up
 
@@ -58,8 +62,15 @@ def record_refusal(record: EngineRecord, failure: Failure, now: float) -> bool:
     return False
 
 
-def outcome_of(failure: Failure, record: EngineRecord, peers: Iterable[EngineRecord], now: float) -> Outcome:
-    """Return what a failed attempt says of its engine.
+def judge(
+    failure: Failure,
+    record: EngineRecord,
+    peers: Iterable[EngineRecord],
+    client: str,
+    now: float,
+    rules: Rules,
+) -> tuple[Failure, Outcome]:
+    """Return how an attempt failed in the light of what else is known, and what that says of its engine.
 
     One that answers 500 again and again, while others succeed at the like, was not just given bad requests.
 
@@ -67,13 +78,27 @@ def outcome_of(failure: Failure, record: EngineRecord, peers: Iterable[EngineRec
         failure: what went wrong.
         record: the engine's.
         peers: of the engines that the request's route may use.
+        client: whose request it was.
         now: the time.
+        rules: the breaker's.
     """
-    if failure is Failure.ERROR and record.failing_since is None:
-        record.failing_since = now
-    since = record.failing_since if record.failing_since is not None else math.inf
-    others_succeed = any(peer is not record and peer.succeeded_at > since for peer in peers)
-    return blame(failure, others_agree=record.answers is False or others_succeed)
+    if not is_ambiguous(failure):
+        return failure, blame(failure)
+    suspicion = record.suspicion = record.suspicion.after_refusal(client, now)
+    peers_succeeded_at = max((peer.succeeded_at for peer in peers if peer is not record), default=-math.inf)
+    if suspicion.is_engines(rules.failures, peers_succeeded_at):
+        return Failure.REFUSED, blame(Failure.REFUSED)
+    if suspicion.must_rest and record.refused_at is None:
+        record.refuse(now, _DOUBT_REST_S, trials=1)
+    others_agree = record.answers is False or peers_succeeded_at > suspicion.since
+    return failure, blame(failure, others_agree=others_agree)
+
+
+def record_opinion(record: EngineRecord, *, other_answered: bool) -> None:
+    """Take over whether another engine has answered what this one refused."""
+    if record.suspicion.must_rest:
+        record.end_rest()
+    record.suspicion = record.suspicion.heard(other_answered=other_answered)
 
 
 def record_outcome(record: EngineRecord, outcome: Outcome, now: float, rules: Rules, *, begun: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gateway.policy.fail.retry import Budget, budget_after_retry
+from gateway.policy.fail.retry import Budget, budget_after_retry, may_try_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,10 @@ class RetryBudget:
         self._budget = self._current()
         self._per_request = config.retry.per_request
         self._budget = replace(self._budget, share=config.retry.budget)
+
+    def within_limits(self, attempts: int, seconds_left: float) -> bool:
+        """Whether a request may be tried again, were there no budget."""
+        return may_try_again(attempts, self._per_request, seconds_left)
 
     def may_retry(self, failure: Failure, *, attempts: int, seconds_left: float) -> bool:
         """Decide on another attempt, and take it from the budget; see policy.fail.retry."""

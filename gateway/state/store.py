@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.policy.choose.balance import Choice, Fitness
+from gateway.policy.fail.breaker import Outcome
 from gateway.policy.fail.retry import Failure
 from gateway.state import outcomes, readings
 from gateway.state.alarm import Alarm
@@ -245,15 +246,43 @@ class State:
                 if lease.on_lost:
                     lease.on_lost()
 
-    def record_failure(self, lease: Lease, failure: Failure) -> None:
-        """Draw the conclusions of a failed attempt on its engine."""
+    def record_failure(self, lease: Lease, failure: Failure, told: str = "") -> Failure:
+        """Draw the conclusions of a failed attempt on its engine; return how it failed in their light.
+
+        Args:
+            lease: the attempt's place.
+            failure: what went wrong.
+            told: what the log is told of it; empty where it has been told already.
+        """
         record, now = lease.record, self._clock()
         if outcomes.record_refusal(record, failure, now):
             self._roster.refresh(record, now)
         if failure is Failure.UNREACHABLE and self.mark(lease.engine.name, up=False):
             log.warning("engine %s is down: no connection to it", lease.engine.name)
         peers = self._roster.of_route(lease.route)
-        lease.record_outcome(outcomes.outcome_of(failure, record, peers, now))
+        judged, outcome = outcomes.judge(failure, record, peers, lease.client, now, self.fleet.rules)
+        if told and (outcome is Outcome.FAILURE or judged is Failure.BUSY):
+            record.warn_of(judged, told, now)
+        lease.record_outcome(outcome)
+        self._roster.refresh(record, now)
+        return judged
+
+    def ask_another(self, lease: Lease) -> bool:
+        """Tell whether another engine is to be asked at once to answer what a lease's engine has refused."""
+        record, now = lease.record, self._clock()
+        if self.queues.total or not record.suspicion.may_ask(now):
+            return False
+        view = self.choose(lease.route, lease.engine.name).view
+        if view is None or view.engine.name == lease.engine.name:
+            return False
+        record.suspicion = record.suspicion.asked(now)
+        return True
+
+    def record_opinion(self, lease: Lease, *, other_answered: bool) -> None:
+        """Note whether another engine has answered what a lease's engine has refused."""
+        outcomes.record_opinion(lease.record, other_answered=other_answered)
+        self._roster.refresh(lease.record, self._clock())
+        self.pump()
 
     def record_reading(self, name: str, reading: Reading) -> None:
         """Take over a reading of an engine's metrics."""

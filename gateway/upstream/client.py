@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway.connect_failure import Cause, ConnectFailureLog, diagnose
-from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
+from gateway.errors import EngineFailed, EngineTooSlow, GatewayError, Unavailable
 from gateway.upstream.http1 import Connection, ConnectionPool, Origin
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _RETRY_AFTER_S = 2
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 _PORTS = {"http": 80, "https": 443}
 _DIED = "engine_died"
+# A kept connection that ends this soon after a request was sent had been closed before it arrived.
+_STALE_S = 0.25
 
 
 class EngineResponse:
@@ -60,7 +62,7 @@ class EngineResponse:
     @property
     def is_stream(self) -> bool:
         """Whether the body is a stream of events."""
-        return self.content_type.startswith("text/event-stream")
+        return self.content_type.lower().startswith("text/event-stream")
 
     async def read(
         self, limit: int = MAX_ANSWER_BYTES, keep: Callable[[int], None] = lambda _: None
@@ -175,7 +177,7 @@ class EngineClient:
         pieces = (opening + _lines(headers, length), *body)
         first_event_by = None if first_event_s is None else self._loop.time() + first_event_s
         end = deadline if first_event_by is None else min(deadline, first_event_by)
-        connection = await self._exchange(engine, origin, pieces, connect_s, end, deadline)
+        connection = await self._exchange(engine, origin, pieces, connect_s, end, deadline, is_work=True)
         return EngineResponse(connection, self._pool, first_event_by, deadline)
 
     async def _exchange(
@@ -187,7 +189,7 @@ class EngineClient:
         end: float,
         deadline: float,
         *,
-        again: bool = False,
+        is_work: bool = False,
     ) -> Connection:
         """Send a request; return the connection once the response's head is in.
 
@@ -198,7 +200,9 @@ class EngineClient:
             connect_s: seconds to connect in.
             end: when the head must be in.
             deadline: when the whole response must be.
-            again: whether to repeat the request over a new connection where a kept one dies of it.
+            is_work: it may be what the engine dies of, so that it must not be sent again late.
+
+        Where a kept connection ends without a byte of a response, the request is sent again over a new one.
         """
         started = self._loop.time()
         try:
@@ -209,9 +213,16 @@ class EngineClient:
                     connection.send(pieces)
                     await connection.head(end)
                 except EngineFailed as error:
-                    if not (again and kept and error.code == _DIED):
+                    in_time = not is_work or self._loop.time() - started <= _STALE_S
+                    if not (kept and in_time and error.code == _DIED and connection.is_unanswered()):
                         raise
-                    kept, connection = None, await self._connect(engine, origin, connect_s, end)
+                    kept = None
+                    try:
+                        connection = await self._connect(engine, origin, connect_s, end)
+                    except GatewayError:
+                        if is_work:  # the engine may have died of it
+                            raise error from None
+                        raise
                 except BaseException:
                     connection.close()
                     raise
@@ -314,7 +325,7 @@ class EngineClient:
         origin, opening = _opening("GET", engine.url, path, key)
         deadline = self._loop.time() + within_s
         request = (opening + b"\r\n",)
-        connection = await self._exchange(engine, origin, request, within_s, deadline, deadline, again=True)
+        connection = await self._exchange(engine, origin, request, within_s, deadline, deadline)
         return EngineResponse(connection, self._pool, None, deadline)
 
 

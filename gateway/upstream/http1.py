@@ -184,6 +184,10 @@ class Connection(asyncio.Protocol):
         self._has_unread = self._has_unread or unread_check(self._transport)
         return not self._has_unread()
 
+    def is_unanswered(self) -> bool:
+        """Whether nothing has come since the request was sent."""
+        return self._raw == 0
+
     def close(self) -> None:
         """Close it at once, whatever is under way."""
         self._transport.abort()

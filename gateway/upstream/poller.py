@@ -11,7 +11,7 @@ from gateway.config import EMBEDDED
 from gateway.errors import EngineFailed, GatewayError
 from gateway.model import Reading
 from gateway.policy.choose.split import replanned
-from gateway.wire.vllm.engine import read_metrics, read_version
+from gateway.wire.vllm.engine import read_metrics, read_models, read_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +32,8 @@ _MIN_PATIENCE_S = 2.0
 _HUNG_POLLS = 15
 # An engine that answers its health check, has work and writes nothing for so long is stuck.
 _STALL_S = 30.0
+# How often an engine is asked which models it serves, beside whenever it comes up.
+_MODELS_S = 10.0
 # New and removed engines are noticed within this time, however seldom engines are polled.
 _FOLLOW_S = 0.25
 
@@ -45,6 +47,8 @@ class _PolledEngine:
         silent: polls in a row that /health did not answer.
         silent_since: when the first of them began.
         version: the engine's, as it said when it last came up; None where it does not say.
+        wrong_model: that it serves other models than ours, in words; empty where it does not.
+        models_due: when it is asked for them again.
         metrics_failing: whether its metrics could not be read the last time.
         work_counters: its counters of work, as last read.
         progress_at: when they last changed, or it had no work.
@@ -54,6 +58,8 @@ class _PolledEngine:
     silent: int = 0
     silent_since: float = 0.0
     version: str | None = None
+    wrong_model: str = ""
+    models_due: float = 0.0
     metrics_failing: bool = False
     work_counters: tuple[float, ...] = ()
     progress_at: float = 0.0
@@ -132,6 +138,10 @@ class Poller:
             self._no_answer(polled, began, patience_s)
             return
         polled.silent = 0
+        if not up:
+            polled.models_due = 0.0
+        elif polled.engine.name != EMBEDDED:
+            fault = await self._check_models(polled, patience_s)
         if up:
             # Before it is marked up: an engine that others have filled must not look empty.
             await self._read(polled, patience_s)
@@ -150,6 +160,20 @@ class Poller:
             log.exception("engine %s cannot be polled", engine.name)
             return False, "it cannot be polled"
         return True, ""
+
+    async def _check_models(self, polled: _PolledEngine, patience_s: float) -> str:
+        """Return, in words, that an engine serves other models than ours; empty where it does not say so."""
+        now, model = self._clock(), self._state.fleet.config.model
+        if now < polled.models_due and not polled.wrong_model:
+            return ""
+        polled.models_due = now + _MODELS_S
+        try:
+            names = read_models(await self._client.page(polled.engine, "/v1/models", patience_s))
+        except (GatewayError, ValueError):
+            names = (model,)
+        served = ", ".join(name for name in names[:3] if name.isprintable())
+        polled.wrong_model = "" if model in names else f"it serves {served} and not {model}"
+        return polled.wrong_model
 
     def _no_answer(self, polled: _PolledEngine, began: float, patience_s: float) -> None:
         if polled.silent == 0:
@@ -202,7 +226,7 @@ class Poller:
             finished=seen.finished,
             chunks=asked.chunks,
             speculation=seen.speculation,
-            mismatch=mismatch(self._state.fleet.config, engine, seen, polled.version),
+            mismatch=polled.wrong_model or mismatch(self._state.fleet.config, engine, seen, polled.version),
             simulated=seen.simulated,
         )
         self._state.record_reading(engine.name, reading)

@@ -72,6 +72,8 @@ class Tried:
         self.status = 0
         self.body = b""
         self.failure: Failure | None = None
+        self.instead: GatewayResponse | None = None
+        self.logged = ""
         self.code: str | None = None
         self.phase = Phase.CLOSED
         self.in_flight_at_the_end: int | None = None
@@ -141,6 +143,7 @@ async def tried(
                 await attempt(client, request, lease, result.outcome, deadline, deliver)
             except AttemptFailed as failed:
                 result.failure, result.code, result.error = failed.failure, failed.error.code, failed.error
+                result.instead, result.logged = failed.response, failed.told
                 assert held.size == sum(map(len, request.body)) == len(BODY)
             except GatewayError as error:
                 result.error = error

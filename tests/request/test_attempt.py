@@ -89,8 +89,54 @@ async def test_a_refusal_is_what_its_status_says_however_its_body_ends(code: int
 
 async def test_a_clients_own_mistake_says_nothing_of_the_engine() -> None:
     result = await tried(status(400))
-    assert (result.status, result.phase) == (400, Phase.CLOSED)
-    assert json.loads(result.body)["error"]["message"] == "told"
+    assert (result.failure, result.phase) == (Failure.REJECTED, Phase.CLOSED)
+    assert result.instead
+    assert (result.instead.status, result.instead.body) == (400, b'{"error": {"message": "told"}}')
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"object": "error", "message": "flat", "code": 400}, "flat"),
+        ({"detail": "Not this"}, "Not this"),
+        ({"detail": [{"msg": "required", "loc": ["x"]}, {"msg": "too long"}]}, "required; too long"),
+        ({"error": "a string"}, "a string"),
+        ({}, "the engine refused it with HTTP 400"),
+    ],
+)
+async def test_a_refusal_in_another_shape_is_told_in_openais(body: Any, message: str) -> None:
+    result = await tried(status(400, body))
+    assert result.instead
+    assert result.instead.content_type == "application/json"
+    assert json.loads(bytes(result.instead.body)) == {  # type: ignore[arg-type]
+        "error": {
+            "message": message,
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "engine_refused",
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "failure"),
+    [
+        ({"object": "error", "message": "no such model", "code": 404}, Failure.REFUSED),
+        ({"error": {"message": "too long", "code": 400}}, Failure.REJECTED),
+        ({"error": {"message": "later", "code": 503}}, Failure.BUSY),
+        ({"error": {"message": "odd"}}, Failure.GARBAGE),
+    ],
+)
+async def test_an_error_sent_with_status_200_is_what_its_code_says(body: Any, failure: Failure) -> None:
+    result = await tried(status(200, body), stream=False)
+    assert result.failure is failure
+    assert result.error
+    assert (body.get("error") or body)["message"] in result.error.message
+
+
+async def test_garbage_is_sketched_for_the_log_without_its_text() -> None:
+    result = await tried(status(200, {"text": "the document", "pages": 3}), stream=False)
+    assert result.logged == "no completion, but a JSON object with text, pages"
 
 
 async def test_a_slow_reader_keeps_no_engines_place() -> None:

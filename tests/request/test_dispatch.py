@@ -313,7 +313,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(running: Running) -
 
 
 @pytest.mark.parametrize(("told", "expected"), [([(b"retry-after", b"7")], "7"), ([], "2")])
-async def test_an_engines_429_says_when_to_ask_again(
+async def test_an_engines_429_is_its_own_and_says_when_to_ask_again(
     running: Running, told: list[tuple[bytes, bytes]], expected: str
 ) -> None:
     async def limit(engine: FakeEngine, request: Any, send: _Sender) -> None:
@@ -322,7 +322,7 @@ async def test_an_engines_429_says_when_to_ask_again(
 
     running.plain.behave = limit
     reply = await running.http.post(CHAT, json=chat())
-    assert (reply.status_code, reply.headers["retry-after"]) == (429, expected)
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, expected)
 
 
 async def test_a_usage_event_without_its_blank_line_is_stripped_too(running: Running) -> None:
@@ -589,14 +589,33 @@ class TestRetries:
             assert (record.code, record.error, record.retried) == (502, "engine_error", ("died",))
             assert record.why == "load, retried after died, engine_error"
 
-    @pytest.mark.parametrize("behave", [failing(500), failing(400), failing(401)])
-    async def test_what_another_engine_would_not_mend_is_not_tried_again(self, behave: Any) -> None:
+    @pytest.mark.parametrize("status", [400, 413, 422, 500])
+    async def test_a_clients_bad_requests_are_put_before_two_engines_once_a_second(self, status: int) -> None:
         async with fleet(2) as served_fleet:
             for engine in served_fleet.engines:
-                engine.behave = behave
-            reply = await served_fleet.http.post(CHAT, json=chat())
-            assert reply.status_code in (400, 502)
-            assert sum(served_fleet.took()) == 1
+                engine.behave = failing(status)
+            replies = [await served_fleet.http.post(CHAT, json=chat()) for _ in range(20)]
+            assert {reply.status_code for reply in replies} == {status if status < 500 else 502}
+            opinions = sum(served_fleet.took()) - 20
+            seconds = sum(reply.elapsed.total_seconds() for reply in replies)
+            assert 1 <= opinions <= 2 * (1 + seconds)
+            phases = {engine.phase for engine in served_fleet.gateway.state.snapshot().engines}
+            assert phases == {Phase.CLOSED}
+
+    @pytest.mark.parametrize("status", [400, 401, 404, 405, 422, 429, 500])
+    async def test_an_engine_that_refuses_what_others_take_is_found_out(
+        self, status: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with fleet(3, "breaker: {failures: 3, open_s: 3600, probes: 1}") as served_fleet:
+            served_fleet.engines[0].behave = failing(status, b'{"error": {"message": "the document says"}}')
+            replies = [await served_fleet.http.post(CHAT, json=chat()) for _ in range(60)]
+            assert {reply.status_code for reply in replies} == {200}
+            bad = served_fleet.gateway.state.snapshot().engines[0]
+            assert served_fleet.took()[0] <= 10
+            told = [one.getMessage() for one in caplog.records if "requests fail at engine" in one.message]
+            assert [bad.view.engine.name in line and str(status) in line for line in told] == [True]
+            if status in (400, 401, 422, 500):
+                assert "the document says" not in told[0]
 
     async def test_a_document_that_kills_engines_does_not_tour_the_fleet(self) -> None:
         async with fleet(4) as served_fleet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.policy.fail.suspicion import Suspicion
 from gateway.state.engine_record import EngineRecord
 from tests.state.world import PLAIN
 
@@ -27,10 +28,10 @@ def test_a_refusing_engine_rests_again_after_each_round_of_trials() -> None:
 
 
 def test_a_success_ends_the_rest_where_it_was_sent_after_the_refusal() -> None:
-    it = record(failing_since=90.0)
+    it = record(suspicion=Suspicion().after_refusal("a client", 90.0))
     it.refuse(100.0, rest_s=10.0, trials=2)
     assert not it.record_success(105.0, begun=99.0)
-    assert (it.succeeded_at, it.failing_since, it.rests_until) == (105.0, None, 110.0)
+    assert (it.succeeded_at, it.suspicion, it.rests_until) == (105.0, Suspicion(), 110.0)
     assert it.record_success(106.0, begun=101.0)
     assert it.rests_until < 0
     assert not it.record_success(107.0, begun=102.0)

@@ -16,6 +16,7 @@ import uvloop
 
 from gateway.errors import EngineFailed, EngineTooSlow, Unavailable
 from gateway.model import Engine
+from gateway.upstream import client as client_module
 from gateway.upstream.client import EngineClient, EngineResponse, _opening
 from tests.faults.hostile import FAULTS, PROMPT, Hostile, Point
 from tests.hosts import answer_of, certified, hosted
@@ -569,3 +570,60 @@ async def test_a_question_is_asked_again_where_a_kept_connection_dies_of_it() ->
             async with sent(client, engine):
                 pass
         assert died.value.code == "engine_died"
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("after_ms", [0, 1, 2, 5, 10, 50])
+async def test_a_request_that_meets_a_closing_connection_is_sent_over_a_new_one(
+    after_ms: int, reset: bool
+) -> None:
+    """An engine closes each connection a moment after its answer, and does not say so."""
+    heard = 0
+
+    async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heard
+        await reader.readuntil(b"{}")
+        heard += 1
+        writer.write(answer_of(b"done"))
+        await asyncio.sleep(after_ms / 1000)
+        if reset:
+            writer.transport.abort()
+
+    async with scripted(closes) as (client, engine):
+        for pause_ms in [*range(12), after_ms, after_ms] * 3:
+            async with sent(client, engine) as answer:
+                assert await answer.read() == b"done"
+            await asyncio.sleep(pause_ms / 1000)
+        assert heard == 42
+
+
+async def test_what_an_engine_may_have_died_of_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[bytes] = []
+
+    async def first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for partial in (b"", b"HTTP/1.1 200 OK\r\n"):
+            heard.append(await reader.readuntil(b"{}"))
+            writer.write(partial or answer_of(b""))
+
+    async with scripted(first) as (client, engine):
+        async with sent(client, engine):
+            pass
+        with pytest.raises(EngineFailed, match="without an answer"):  # a part of an answer had come
+            async with sent(client, engine):
+                pass
+        assert len(heard) == 2
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"{}"))
+        writer.write(answer_of(b""))
+        heard.append(await reader.readuntil(b"{}"))
+
+    monkeypatch.setattr(client_module, "_STALE_S", 0.0)
+    heard.clear()
+    async with scripted(late) as (client, engine):
+        async with sent(client, engine):
+            pass
+        with pytest.raises(EngineFailed, match="without an answer"):
+            async with sent(client, engine):
+                pass
+        assert len(heard) == 2

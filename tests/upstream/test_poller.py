@@ -531,6 +531,35 @@ async def test_an_engine_that_does_not_tell_its_version_is_not_blamed_for_it(
         assert (world.status().mismatch, world.status().view.up) == ("", True)
 
 
+async def test_an_engine_that_serves_another_model_is_a_mismatch_and_gets_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(True)
+    world.client.pages["/v1/models"] = b'{"data":[{"id":"other"},{"id":"third"}]}'
+    async with world.polled():
+        await until(lambda: world.status().mismatch == "it serves other, third and not m")
+        assert not world.status().view.up
+        assert "engine e is down: it serves other, third and not m" in caplog.text
+        world.client.pages["/v1/models"] = b'{"data":[{"id":"lora"},{"id":"m"}]}'
+        await until(lambda: world.status().view.up)
+        await until(lambda: not world.status().mismatch)
+        read = world.client.read.count("e/v1/models")
+        await world.polls(20)
+        assert world.client.read.count("e/v1/models") == read
+        world.client.pages["/v1/models"] = b'{"data":[{"id":"other"}]}'
+        world.clock.now += 10
+        await until(lambda: not world.status().view.up)
+
+
+@pytest.mark.parametrize("page", [EngineFailed("HTTP 404"), b"garbage", b'{"data": []}', b'{"data": 5}'])
+async def test_an_engine_that_does_not_tell_its_models_is_not_blamed_for_it(page: bytes | Exception) -> None:
+    world = World(True)
+    world.client.pages["/v1/models"] = page
+    async with world.polled():
+        await world.polls(5)
+        assert (world.status().mismatch, world.status().view.up) == ("", True)
+
+
 async def test_the_embedded_engine_has_no_version_to_ask_for() -> None:
     world = World(True, engines=(Engine("embedded", "http://127.0.0.1:5", "plain", 0),))
     async with world.polled():

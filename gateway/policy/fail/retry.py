@@ -26,12 +26,14 @@ class Failure(StrEnum):
         DIED: closed or broken off before the first byte.
         LOST: the engine was found hung or gone while the request waited for its first byte.
         STOPPING: the engine shuts down, and refused the request unseen.
-        BUSY: the engine's own 503.
+        BUSY: the engine's own 503 or 429.
         BAD_GATEWAY: its own 502.
         GATEWAY_TIMEOUT: its own 504.
         GARBAGE: an answer that is no completion.
         SLOW: our own time limit passed.
         ERROR: any other 5xx.
+        REJECTED: any other 4xx: the request's fault, unless other engines take it.
+        REFUSED: our path or model is unknown there (404, 405), or it rejects what other engines take.
         KEY: our key was refused (401, 403).
         BROKEN_STREAM: broken off after the first byte.
     """
@@ -47,6 +49,8 @@ class Failure(StrEnum):
     GARBAGE = auto()
     SLOW = auto()
     ERROR = auto()
+    REJECTED = auto()
+    REFUSED = auto()
     KEY = auto()
     BROKEN_STREAM = auto()
 
@@ -76,13 +80,19 @@ _KINDS = {
     Failure.SLOW: _Kind(False, False, Outcome.FAILURE),
     # vLLM answers 500 to a client's bad image URL too: see `blame`.
     Failure.ERROR: _Kind(False, False, Outcome.NEUTRAL),
-    Failure.KEY: _Kind(False, False, Outcome.FAILURE),
+    Failure.REJECTED: _Kind(False, False, Outcome.NEUTRAL),
+    # The gateway vouches for path, model and key; another engine has them right.
+    Failure.REFUSED: _Kind(True, False, Outcome.FAILURE),
+    Failure.KEY: _Kind(True, False, Outcome.FAILURE),
     Failure.BROKEN_STREAM: _Kind(False, False, Outcome.FAILURE),
 }
 
 _STATUSES = {
     401: Failure.KEY,
     403: Failure.KEY,
+    404: Failure.REFUSED,
+    405: Failure.REFUSED,
+    429: Failure.BUSY,
     502: Failure.BAD_GATEWAY,
     503: Failure.BUSY,
     504: Failure.GATEWAY_TIMEOUT,
@@ -90,12 +100,19 @@ _STATUSES = {
 
 
 def failure_of(status: int) -> Failure | None:
-    """Return what an engine's HTTP status means; None for an answer to pass on: 2xx, and a client's 4xx."""
+    """Return what an engine's HTTP status means; None for an answer, 2xx."""
     if status in _STATUSES:
         return _STATUSES[status]
-    if status // 100 in (2, 4):
+    if status // 100 == 2:
         return None
+    if status // 100 == 4:
+        return Failure.REJECTED
     return Failure.ERROR if status >= 500 else Failure.GARBAGE
+
+
+def is_ambiguous(failure: Failure) -> bool:
+    """Whether a failure may be the request's fault as well as the engine's; see policy.fail.suspicion."""
+    return failure in (Failure.REJECTED, Failure.ERROR)
 
 
 def blame(failure: Failure, *, others_agree: bool = False) -> Outcome:
@@ -153,6 +170,11 @@ class Budget:
         return Budget(self.share, min(CAP, self.remaining(now) + by), max(now, self.updated_at))
 
 
+def may_try_again(attempts: int, per_request: int, seconds_left: float) -> bool:
+    """Whether its own limits let a request be tried again; see budget_after_retry."""
+    return max(attempts, 1) <= per_request and seconds_left > 0
+
+
 def budget_after_retry(
     failure: Failure,
     *,
@@ -178,6 +200,6 @@ def budget_after_retry(
         now: the time.
     """
     kind = _KINDS[failure]
-    if not kind.retried or max(attempts, 1) > per_request or seconds_left <= 0:
+    if not kind.retried or not may_try_again(attempts, per_request, seconds_left):
         return None
     return budget if kind.exempt else budget.spend(now)

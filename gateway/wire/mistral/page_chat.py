@@ -9,15 +9,11 @@ import pybase64
 
 from gateway.errors import EngineFailed, EngineRefused
 from gateway.wire import openai
-from gateway.wire.http.retry_after import retry_after_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.model import Buffer
-
-# The page waits for so long, and its document's turn with it.
-_LONGEST_RETRY_S = 60
 
 
 class _Message(msgspec.Struct):
@@ -70,17 +66,7 @@ def read_text(body: bytes) -> tuple[str, str | None]:
     return choice.message.content or "", choice.finish_reason
 
 
-def refusal(status: int, body: bytes, retry_after: str | None) -> EngineRefused:
-    """Return an engine's own refusal of a page as an error.
-
-    Args:
-        status: the engine's, 400 or more.
-        body: its error.
-        retry_after: its Retry-After; None where a retry makes no sense.
-    """
-    wait_s = None
-    if retry_after is not None:
-        seconds = retry_after_s(retry_after)
-        wait_s = 1 if seconds is None else min(seconds, _LONGEST_RETRY_S)
+def refusal(status: int, body: bytes) -> EngineRefused:
+    """Return an engine's own refusal of a page, a 4xx and its body, as an error."""
     message = openai.read_error_message(body) or f"the engine refused it with HTTP {status}"
-    return EngineRefused(message, status=status, retry_after=wait_s)
+    return EngineRefused(message, status=status)

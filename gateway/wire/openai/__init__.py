@@ -12,7 +12,15 @@ from gateway.wire.openai.completion import (
     read_chunk,
     usage_of,
 )
-from gateway.wire.openai.error_shape import error_body, error_event, error_headers, read_error_message
+from gateway.wire.openai.error_shape import (
+    error_body,
+    error_event,
+    error_headers,
+    is_error_body,
+    read_error_message,
+    read_error_status,
+    sketch,
+)
 from gateway.wire.openai.request_body import CompletionRequest, parse_lifted, parse_request, rewritten
 
 __all__ = [
@@ -24,11 +32,14 @@ __all__ = [
     "error_body",
     "error_event",
     "error_headers",
+    "is_error_body",
     "parse_lifted",
     "parse_request",
     "read_answer",
     "read_chunk",
     "read_error_message",
+    "read_error_status",
     "rewritten",
+    "sketch",
     "usage_of",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import msgspec
 
 from gateway.model import ToldSpeculation, Usage
 from gateway.wire import sse
-from gateway.wire.openai.error_shape import error_event
+from gateway.wire.openai.error_shape import error_event, status_of
 from gateway.wire.partial_json import NULL, elements
 from gateway.wire.vllm.engine import read_speculation
 
@@ -27,7 +28,7 @@ MAX_USAGE_BYTES = 4096
 _MAX_TOKENS = 2**24
 # vLLM's reason to finish a request that came while it shut down. In a text its quotes would be escaped.
 _ABORTED = "abort"
-_IS_ABORTED = b'"finish_reason":"abort"'
+_IS_ABORTED = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 
 
 class _Delta(msgspec.Struct):
@@ -70,6 +71,8 @@ class _Chunk(msgspec.Struct):
     usage: dict[str, Any] | None = None
     metrics: msgspec.Raw = _NONE
     error: Any = None
+    object: Any = None
+    code: Any = None
 
 
 class _Outline(msgspec.Struct):
@@ -178,7 +181,8 @@ def read_answer(body: bytes) -> WholeAnswer | None:
     if answer is None or not answer.is_completion():
         return None
     usage = sent(_ANY, bytes(answer.usage)) if len(memoryview(answer.usage)) <= MAX_USAGE_BYTES else None
-    return WholeAnswer(usage_of(usage), read_speculation(answer.metrics), _IS_ABORTED in body)
+    is_aborted = _IS_ABORTED.search(body) is not None
+    return WholeAnswer(usage_of(usage), read_speculation(answer.metrics), is_aborted)
 
 
 def read_chunk(data: bytes) -> StreamChunk:
@@ -194,7 +198,18 @@ def read_chunk(data: bytes) -> StreamChunk:
     try:
         chunk = _CHUNK.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return StreamChunk()
+        # A figure that no number holds, say: what it is can still be told.
+        outline = sent(_OUTLINE, data)
+        if outline is None:
+            return StreamChunk()
+        is_chunk = outline.is_completion()
+        return StreamChunk(
+            is_chunk=is_chunk,
+            is_usage_only=bytes(outline.choices) == b"[]" and bytes(outline.usage) != b"null",
+            is_uncountable=is_chunk,
+            is_error=bytes(outline.error) != b"null",
+        )
+    is_flat_error = chunk.object == "error"
     has_output = is_step = is_uncountable = is_aborted = False
     for choice in chunk.choices or ():
         has_output |= choice.has_output()
@@ -210,8 +225,8 @@ def read_chunk(data: bytes) -> StreamChunk:
         is_uncountable=is_uncountable,
         speculation=read_speculation(chunk.metrics) if chunk.metrics else None,
         is_aborted=is_aborted,
-        is_error=chunk.error is not None,
-        error_status=_status(chunk.error),
+        is_error=chunk.error is not None or is_flat_error,
+        error_status=status_of({"code": chunk.code} if is_flat_error else chunk.error),
     )
 
 
@@ -223,11 +238,6 @@ def usage_of(
         return None
     counts = (usage.get(prompt), usage.get(completion))
     return Usage(*(count if isinstance(count, int) and 0 < count < _MAX_TOKENS else 0 for count in counts))
-
-
-def _status(error: object) -> int:
-    code = error.get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, int) and 400 <= code < 600 else 0
 
 
 COMPLETIONS = Dialect(read_answer, read_chunk, error_event, sse.DONE.decode())

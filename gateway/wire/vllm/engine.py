@@ -25,6 +25,8 @@ _MAX_SAMPLES = 10_000
 _MAX_RANKS = 256
 _MAX_METRICS_BYTES = 64 * 1024
 _MAX_VERSION_CHARS = 100
+_MAX_NAME_CHARS = 200
+_MAX_MODELS = 100
 _MAX_DIGITS = 40
 # The most that a counter or a gauge of requests can be believed to be.
 _MOST = 2.0**53
@@ -76,7 +78,16 @@ class _Version(msgspec.Struct):
     version: str
 
 
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
 _VERSION = msgspec.json.Decoder(_Version)
+_MODELS = msgspec.json.Decoder(_Models)
 _METRICS = msgspec.json.Decoder(_Metrics)
 _ANY_METRICS = msgspec.json.Decoder(_AnyMetrics)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -230,6 +241,21 @@ def read_version(page: bytes) -> str:
         return "".join(filter(str.isprintable, version))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(f"not a vLLM version page: {error}") from error
+
+
+def read_models(page: bytes) -> tuple[str, ...]:
+    """Return the names that an engine's GET /v1/models page lists, at most 100.
+
+    Raises:
+        ValueError: it lists none.
+    """
+    try:
+        names = tuple(model.id[:_MAX_NAME_CHARS] for model in _MODELS.decode(page).data[:_MAX_MODELS])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(f"not a page of models: {error}") from error
+    if not names:
+        raise ValueError("it lists no model")
+    return names
 
 
 def read_speculation(raw: bytes) -> ToldSpeculation:

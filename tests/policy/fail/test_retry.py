@@ -18,7 +18,8 @@ from gateway.policy.fail.retry import (
 )
 
 DEATHS = {Failure.UNREACHABLE, Failure.CONNECT_TIMEOUT, Failure.DIED, Failure.LOST, Failure.STOPPING}
-RETRIED = DEATHS | {Failure.BUSY, Failure.BAD_GATEWAY, Failure.GATEWAY_TIMEOUT, Failure.GARBAGE}
+ELSEWHERE = {Failure.REFUSED, Failure.KEY, Failure.BUSY, Failure.BAD_GATEWAY, Failure.GATEWAY_TIMEOUT}
+RETRIED = DEATHS | ELSEWHERE | {Failure.GARBAGE}
 FULL = Budget(0.1)
 EMPTY = Budget(0.1, level=0.0, updated_at=50.0)
 
@@ -70,7 +71,7 @@ def test_a_retry_costs_one_and_a_death_nothing(failure: Failure, cost: int) -> N
 
 @pytest.mark.parametrize("failure", Failure)
 def test_the_engine_is_blamed_for_what_is_its_own(failure: Failure) -> None:
-    neutral = {Failure.BUSY, Failure.ERROR, Failure.STOPPING}
+    neutral = {Failure.BUSY, Failure.ERROR, Failure.REJECTED, Failure.STOPPING}
     assert blame(failure) is (Outcome.NEUTRAL if failure in neutral else Outcome.FAILURE)
 
 
@@ -83,12 +84,14 @@ def test_a_server_error_is_the_engines_own_only_where_others_agree() -> None:
     ("status", "failure"),
     [
         (200, None),
-        (400, None),
+        (204, None),
+        (400, Failure.REJECTED),
         (401, Failure.KEY),
         (403, Failure.KEY),
-        (404, None),
-        (422, None),
-        (429, None),
+        (404, Failure.REFUSED),
+        (405, Failure.REFUSED),
+        (422, Failure.REJECTED),
+        (429, Failure.BUSY),
         (500, Failure.ERROR),
         (501, Failure.ERROR),
         (502, Failure.BAD_GATEWAY),

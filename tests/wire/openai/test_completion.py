@@ -39,7 +39,7 @@ def test_no_answer_breaks_the_readers(answer: Any) -> None:
 def test_no_bytes_break_the_readers_of_answers(data: bytes) -> None:
     assert read_answer(data) is None
     assert not read_chunk(data).is_chunk
-    assert read_error_message(data) == ""
+    assert read_error_message(data).isprintable()
 
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
@@ -137,7 +137,9 @@ def test_garbage_tells_nothing() -> None:
     for garbage in (b"not json", b"{}", b"[]", b"\xff", b'{"choices": 5}', b"[" * 100_000):
         assert read_answer(garbage) is None
     assert read_answer(b'{"choices": [{"message": {"content": "\xff"}}]}') is None
-    assert read_error_message(b"not json") == ""
+    assert read_chunk(b'{"choices": [], "usage": {"prompt_tokens": 1e400}}') == StreamChunk(
+        is_chunk=True, is_usage_only=True, is_uncountable=True
+    )
 
 
 def test_answers_are_read() -> None:
@@ -175,5 +177,8 @@ def test_tells_what_the_engine_broke_off() -> None:
     quoting = json.dumps({"choices": [{"message": {"content": aborted.decode()}, "finish_reason": "stop"}]})
     answers = [read_answer(aborted), read_answer(quoting.encode())]
     assert [answer and answer.is_aborted for answer in answers] == [True, False]
+    spaced = read_answer(aborted.replace(b":", b" : "))
+    assert spaced
+    assert spaced.is_aborted
     assert read_chunk(aborted).is_aborted
     assert not read_chunk(quoting.encode()).is_aborted

@@ -18,6 +18,7 @@ from gateway.wire.vllm.engine import (
     Simulated,
     is_stopping,
     read_metrics,
+    read_models,
     read_speculation,
     read_version,
     read_work,
@@ -328,6 +329,16 @@ def test_an_engine_tells_its_version() -> None:
 def test_what_is_no_version_is_refused(page: bytes) -> None:
     with pytest.raises(ValueError, match="not a vLLM version page"):
         read_version(page)
+
+
+def test_an_engine_tells_its_models() -> None:
+    assert read_models(b'{"object": "list", "data": [{"id": "a", "root": "/m"}, {"id": "b"}]}') == ("a", "b")
+
+
+@pytest.mark.parametrize("page", [b"", b"{}", b'{"data": []}', b'{"data": [{"id": 5}]}', b"\xff"])
+def test_what_lists_no_model_is_refused(page: bytes) -> None:
+    with pytest.raises(ValueError, match=r"no model|not a page of models"):
+        read_models(page)
 
 
 def test_tells_an_engine_that_shuts_down_from_one_that_failed() -> None:
