@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -34,27 +34,27 @@ class _Loader(yaml.SafeLoader):
         Raises:
             MarkedYAMLError: the text is not YAML, or exceeds a bound.
         """
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        start: Any = event.start_mark
         before = self._size
         if isinstance(event, yaml.AliasEvent) and event.anchor in self.anchors:
-            self.get_event()
-            node: Node = self.anchors[event.anchor]
-            if node not in self._sizes:  # it is still being composed
-                return CircularAlias("", "", event.start_mark, event.end_mark)
-            self._count(self._sizes[node], event)
-            return node
+            self.get_event()  # type: ignore[no-untyped-call]
+            anchored: Node = self.anchors[event.anchor]
+            if anchored not in self._sizes:  # it is still being composed
+                return CircularAlias("", "", start, start)
+            self._count(self._sizes[anchored], event)
+            return anchored
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise yaml.MarkedYAMLError(
-                problem=f"it nests deeper than {MAX_DEPTH} levels", problem_mark=event.start_mark
-            )
+            raise yaml.MarkedYAMLError(problem=f"it nests deeper than {MAX_DEPTH} levels", problem_mark=start)
         self._count(1 + len(getattr(event, "value", "")) // _CHARS, event)
         node = super().compose_node(parent, index)
         self._depth -= 1
-        self._sizes[node] = self._size - before
+        if node is not None:
+            self._sizes[node] = self._size - before
         return node
 
-    def _count(self, values: int, event: yaml.Event) -> None:
+    def _count(self, values: int, event: Any) -> None:
         self._size += values
         if self._size > MAX_VALUES:
             raise yaml.MarkedYAMLError(

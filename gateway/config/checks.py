@@ -226,9 +226,7 @@ def _pattern_trouble(pattern: str) -> str:
     return ""
 
 
-def _check_workers(
-    config: Config, document: LocatedYaml, workers: int
-) -> Iterator[tuple[Location, str]]:
+def _check_workers(config: Config, document: LocatedYaml, workers: int) -> Iterator[tuple[Location, str]]:
     """Yield what several processes of one host cannot share."""
     port, replicas = config.server.admin_port, config.server.replicas
     if workers == 1:
@@ -240,7 +238,10 @@ def _check_workers(
         )
     elif port + workers > 65536:
         shown_port = document.shown(port, ("server", "admin_port"))
-        yield ("server", "admin_port"), f"{workers} workers have one each from {shown_port} on; there are 65535"
+        yield (
+            ("server", "admin_port"),
+            f"{workers} workers have one each from {shown_port} on; there are 65535",
+        )
     if replicas < workers:
         yield (
             ("server", "replicas"),

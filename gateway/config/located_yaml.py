@@ -178,7 +178,9 @@ class LocatedYaml:
             if expanded != node.value or isinstance(expanded, FromEnvironment):
                 return expanded
         if not _IS_TEXT.search(node.tag) and len(node.value) > _MAX_LITERAL:
-            self.report([(location, f"is too long: quote it if it is text (at most {_MAX_LITERAL} characters)")])
+            self.report(
+                [(location, f"is too long: quote it if it is text (at most {_MAX_LITERAL} characters)")]
+            )
             return None
         if _SURROGATE.search(node.value):
             self.report([(location, "holds half of a surrogate pair, which is no character")])

@@ -51,6 +51,7 @@ class EngineRecord:
         engine: as configured now.
         ledger: the account of its speculation.
         answers: it answers its health check; None until it was asked.
+        fault: why it does not; empty where it does, or was not asked yet.
         leaving: it is no longer listed, and goes once it is idle.
         in_flight: this gateway's requests there.
         by_route: these by route.
@@ -83,6 +84,7 @@ class EngineRecord:
         "drift",
         "engine",
         "failing_since",
+        "fault",
         "foreign",
         "in_flight",
         "index",
@@ -108,6 +110,7 @@ class EngineRecord:
         self.engine = engine
         self.ledger = SpeculationLedger(engine.pool, book, self.reject_speculation)
         self.answers: bool | None = None
+        self.fault = ""
         self.leaving = False
         self.in_flight = 0
         self.by_route: Counter[str] = Counter()
