@@ -371,15 +371,6 @@ class Profile(Section):
     pools: dict[str, Annotated[tuple[Measurement, ...], Field(min_length=1, max_length=_MOST_POINTS)]]
     meta: dict[str, Any]
 
-    @field_validator("meta")
-    @classmethod
-    def _printable(cls, meta: dict[str, Any]) -> dict[str, Any]:
-        try:
-            repr(meta)
-        except ValueError as error:
-            raise ValueFault("holds a number of more digits than Python prints") from error
-        return meta
-
     @field_validator("pools")
     @classmethod
     def _one_rate_a_load(cls, pools: dict[str, tuple[Measurement, ...]]) -> object:
