@@ -354,7 +354,8 @@ def _check_names(auth: Auth, names: frozenset[str], document: LocatedYaml) -> It
     """Yield names that no key has. It lists none of them: name and key may have changed places in a line."""
     listed: list[tuple[Location, str]] = [(("auth", "limits", name), name) for name in auth.limits]
     listed += [(("auth", "admins", index), name) for index, name in enumerate(auth.admins)]
-    file = "the file" if _KEYS_FILE in document.from_environment else auth.keys_file
+    hidden = _KEYS_FILE in document.from_environment
+    file = "the file" if hidden else shortened(auth.keys_file or "", 200)
     for location, name in listed:
         if not auth.keys_file:
             yield location, "there is no auth.keys_file, so this would hold for nobody"

@@ -59,8 +59,10 @@ def _shown_text(text: str) -> str:
 
 
 def shortened(text: str, chars: int = _CHARS) -> str:
-    """Return a text of so many characters at most."""
-    return text if len(text) <= chars else f"{text[: chars - 3]}..."
+    """Return a text on one line and of so many characters at most."""
+    start = text[: chars + 1]
+    line = start if start.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in start)
+    return line if len(line) <= chars else f"{line[: chars - 3]}..."
 
 
 def shown_name(name: str) -> str:
