@@ -88,7 +88,9 @@ def test_why_an_engine_is_down_and_which_names_have_no_address_is_told() -> None
 
 
 def test_what_came_from_the_environment_is_not_shown() -> None:
-    text = CONFIG.replace("num_speculative_tokens: 3}", "num_speculative_tokens: 3, model: '${S}', l: ['${S}']}")
+    text = CONFIG.replace(
+        "num_speculative_tokens: 3}", "num_speculative_tokens: 3, model: '${S}', l: ['${S}']}"
+    )
     fleet = Fleet.of(parse(text, "routes.yaml", Path(), {"S": "planted"}))
     state = State(fleet, [], lambda: 50.0, Random(0))
     told = report(state.snapshot(), fleet)

@@ -43,7 +43,10 @@ def test_a_pools_depth_is_read_off_vllms_own_object(
         ({"method": "mtp", "num_speculative_tokens": "3"}, "num_speculative_tokens"),
         ({"method": "mtp", "num_speculative_tokens": True}, "num_speculative_tokens"),
         ({"method": "mtp", "num_speculative_tokens": 1025}, "must be at most 1,024"),
-        ({"method": "mtp", "num_speculative_tokens": 3, "x": ({"y": math.nan},)}, "x.0.y: must be a value that"),
+        (
+            {"method": "mtp", "num_speculative_tokens": 3, "x": ({"y": math.nan},)},
+            "x.0.y: must be a value that",
+        ),
         ({"method": "mtp", "num_speculative_tokens": 3, "x": b""}, "must be a value that JSON has"),
         (
             {
@@ -77,7 +80,13 @@ def test_a_config_that_vllm_would_refuse_is_refused(config: dict[str, object], m
     "engine",
     [
         *("http://a:1", "https://a", "http://a:1/", "dns+http://a:1", "http://[::1]:1", "embedded"),
-        *("http://a/ocr", "http://a:1/team-a/ocr/", "dns+https://a:1/ocr", "https://a/v1/ocr", "http://a/v10"),
+        *(
+            "http://a/ocr",
+            "http://a:1/team-a/ocr/",
+            "dns+https://a:1/ocr",
+            "https://a/v1/ocr",
+            "http://a/v10",
+        ),
         "http://a/%7Eocr",
     ],
 )

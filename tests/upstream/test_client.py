@@ -323,7 +323,9 @@ async def test_an_answer_in_tls_is_told_as_that() -> None:
         lambda _, writer: (writer.write(b"\x15\x03\x03\x00\x02\x02\x46"), writer.close()), "127.0.0.1", 0
     )
     async with server, EngineClient() as client:
-        with pytest.raises(EngineFailed, match="no HTTP but TLS: its URL should begin with https://") as failed:
+        with pytest.raises(
+            EngineFailed, match="no HTTP but TLS: its URL should begin with https://"
+        ) as failed:
             await client.check_health(
                 Engine("e", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "p", 0), 5
             )

@@ -112,7 +112,9 @@ async def test_engines_have_their_pools_authorities() -> None:
 async def test_names_without_an_address_are_told_with_the_reason() -> None:
     resolver = Resolver(deep="", plain="10.0.0.1")
     changes = Changes()
-    async with running(resolver, config(a="dns+http://deep:8000", b="dns+http://plain"), changes) as discovery:
+    async with running(
+        resolver, config(a="dns+http://deep:8000", b="dns+http://plain"), changes
+    ) as discovery:
         await until(lambda: discovery.unresolved() and discovery.engines())
         (told,) = discovery.unresolved().pop("a")
         assert told.startswith("deep:8000: ")
