@@ -63,6 +63,7 @@ def load(
     environment: Mapping[str, str] = os.environ,
     *,
     keys: bool = True,
+    authorities: bool | None = None,
     again: bool = False,
     workers: int = 1,
 ) -> Config:
@@ -73,6 +74,8 @@ def load(
         environment: the variables that it may refer to.
         keys: whether to read the API keys, too: they are there where the gateway serves, and need not be
             elsewhere.
+        authorities: whether to read the pools' `ca_file`, which whoever talks to engines needs; None: as
+            with keys.
         again: whether it has been read before, so that a pipe in its place would be waited for in vain.
         workers: gateway processes of this host that serve it.
 
@@ -93,7 +96,7 @@ def load(
         line = content.count(b"\n", 0, error.start) + 1
         kind = f": it is {_ENCODINGS[content[:2]]}" if content[:2] in _ENCODINGS else ""
         raise ConfigError([f"{path}:{line}: is not UTF-8 text{kind}"], others.sources) from None
-    return _parse(text, str(path), path.parent, environment, others, keys=keys, workers=workers)
+    return _parse(text, str(path), path.parent, environment, others, keys, authorities, workers)
 
 
 def parse(
@@ -103,6 +106,7 @@ def parse(
     environment: Mapping[str, str],
     *,
     keys: bool = True,
+    authorities: bool | None = None,
     workers: int = 1,
 ) -> Config:
     """Validate a configuration's text.
@@ -113,12 +117,13 @@ def parse(
         folder: where the paths in it start.
         environment: the variables that it may refer to.
         keys: whether to read the API keys, too.
+        authorities: whether to read the pools' `ca_file`; None: as with keys.
         workers: gateway processes of this host that serve it.
 
     Raises:
         ConfigError: with every problem found.
     """
-    return _parse(text, file, folder, environment, _OtherFiles(), keys=keys, workers=workers)
+    return _parse(text, file, folder, environment, _OtherFiles(), keys, authorities, workers)
 
 
 def _parse(
@@ -127,8 +132,8 @@ def _parse(
     folder: Path,
     environment: Mapping[str, str],
     others: _OtherFiles,
-    *,
     keys: bool,
+    authorities: bool | None,
     workers: int,
 ) -> Config:
     document = LocatedYaml(file, environment)
@@ -142,6 +147,9 @@ def _parse(
         raise ConfigError(document.problems, others.sources) from None
     document.report(_cross_check(config, document, folder, others))
     document.report(_check_workers(config, document, workers))
+    if keys if authorities is None else authorities:
+        for name, pool in config.pools.items():
+            document.report(_check_authorities(name, pool, document, folder, others))
     if keys:
         _read_keys(config.auth, folder, document, others)
     if document.problems:
@@ -196,7 +204,6 @@ def _cross_check(
             seen.add(engine)
         if EMBEDDED in pool.engines and pool.speculative_config:
             yield ("pools", name, "speculative_config"), "the embedded engine does not speculate; remove this"
-        yield from _check_authorities(name, pool, document, folder, others)
     for name, route in routes.items():
         yield from _check_route(config, name, route, document, folder, others)
     if config.sorting.default and config.sorting.default not in routes:

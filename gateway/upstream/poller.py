@@ -246,7 +246,8 @@ def health_fault(error: EngineFailed) -> str:
     if isinstance(error.__cause__, OSError):
         return f"no connection to it: {explained(error.__cause__)}"
     if error.code == "engine_died":
-        return f"{error.message}; check its log, and whether its URL should begin with https://"
+        asks = "whether it asks clients for a certificate"
+        return f"{error.message}; check its log, whether its URL should begin with https://, and {asks}"
     return error.message
 
 

@@ -617,6 +617,10 @@ def test_authorities_are_read_and_checked(tmp_path: Path) -> None:
     config = parse(text, "f.yaml", tmp_path, {})
     assert config.authorities == {"p": certificate}
     assert config.sources[path] == hashlib.sha256(path.read_bytes()).digest()
+    path.unlink()  # where nobody talks to engines they need not be there
+    assert parse(text, "f.yaml", tmp_path, {}, keys=False).authorities == {}
+    with pytest.raises(ConfigError, match=r"ca_file: .* cannot be read"):
+        parse(text, "f.yaml", tmp_path, {}, keys=False, authorities=True)
 
 
 KEY = "a-long-enough-key"

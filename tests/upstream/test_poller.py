@@ -200,7 +200,7 @@ async def test_an_engine_that_is_down_from_the_start_is_told_once(caplog: pytest
             "engine_unreachable",
             "no connection to it: its name cannot be resolved (Name or service not known); check the name's",
         ),
-        (None, "engine_died", "WORDS; check its log, and whether its URL should begin with https://"),
+        (None, "engine_died", "WORDS; check its log, whether its URL should begin with https://"),
         (None, "", "WORDS"),
     ],
 )

@@ -57,7 +57,7 @@ def configured(path: Path, pools: Collection[str] | None, routes: Collection[str
     Raises:
         ConfigError: the file cannot be used, or has no such pool or route; nothing is left to measure.
     """
-    config = load(path, keys=False)
+    config = load(path, keys=False, authorities=True)
     chosen_pools = _chosen("pool", config.pools, pools, path)
     chosen_routes = {
         name: route.model_copy(update={"pools": allowed})
