@@ -63,6 +63,8 @@ def inputs() -> Iterator[tuple[str, bytes]]:
     yield "bench-two", _input(target._bench, b"\n".join([json.dumps(_BENCH).encode()] * 2))
     yield "config", _input(target._config, _CONFIG.encode())
     yield "config-odd", _input(target._config, _ODD.encode())
+    yield "config-aliases", _input(target._config, _ALIASES.encode())
+    yield "config-variables", _input(target._config, _VARIABLES.encode())
     yield "keys", _input(target._keys, b"# ours\nteam 0123456789abcdef\nteam sha256:" + b"0a" * 32 + b"\n")
     yield (
         "head",
@@ -88,6 +90,15 @@ _CONFIG = CONFIG.replace("ENGINE", "'http://a:1'").replace("OTHER", "'http://b:1
 _ODD = """model: ${NO:-m}
 pools: {x: &x {engines: [embedded]}, y: {<<: *x, max_load: 1}}
 routes: {a: {}}
+"""
+_ALIASES = "model: m\nx0: &x0 [a,a,a,a]\n" + "".join(
+    f"x{n}: &x{n} {{<<: *x, l: [{','.join([f'*x{n - 1}'] * 9)}]}}\n" for n in range(1, 7)
+)
+_VARIABLES = """model: ${KEY}$$
+pools: {p: {engines: ["http://${KEY}/v1", "https://e/prefix"], api_key $KEY, max_load: "${KEY}"}}
+routes: {text: {schedule: [[1, "${KEY}", 0]], profile: "${KEY}"}}
+sorting: {default: "${KEY}", prompts: {text: ["(${KEY}", "${KEY:?x}"]}}
+auth: {keys_file: "${KEY}", limits: {"${KEY}": {}}}
 """
 _BENCH = {
     **{"date": "20260131-235959", "model_id": "glm-ocr", "num_prompts": 8, "duration": 2.5, "completed": 8},

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # So long the same cause at the same peer is old news.
 _REPEAT_S = 60.0
+# Of the system's words, which may name a host.
+_DETAIL_CHARS = 200
 
 
 class Cause(Enum):
@@ -38,9 +40,13 @@ class Cause(Enum):
     )
     CERTIFICATE = (
         "it has no certificate that is trusted here",
-        "give it a valid certificate for this name, or name a file with its authority in SSL_CERT_FILE",
+        "give it a valid certificate for this name, or name a file with its authority: "
+        "an engine's in pools.NAME.ca_file, any other in SSL_CERT_FILE",
     )
-    TLS = ("it does not speak TLS as expected", "check whether its URL should begin with http://")
+    TLS = (
+        "it does not speak TLS as expected",
+        "check whether its URL should begin with http://, and which versions of TLS it has",
+    )
     NO_SOCKETS = ("the gateway has no sockets left", "raise the gateway's limit of open files")
     NO_LOCAL_ADDRESS = (
         "the gateway has no address or port left to connect from",
@@ -51,6 +57,11 @@ class Cause(Enum):
     def __init__(self, words: str, advice: str) -> None:
         self.words = words
         self.advice = advice
+
+    def told(self, detail: str) -> str:
+        """Return what is wrong, the system's words for it where there are any, and what to do."""
+        system = f" ({detail[:_DETAIL_CHARS]})" if detail else ""
+        return f"{self.words}{system}; {self.advice}"
 
 
 _BY_ERRNO = {
@@ -86,6 +97,12 @@ def diagnose(error: BaseException) -> tuple[Cause, str]:
             case ConnectionError():
                 return Cause.CLOSED, ""
     return Cause.OTHER, ""
+
+
+def explained(error: BaseException) -> str:
+    """Return why a connection failed, the system's words for it, and what to do: for logs and operators."""
+    cause, detail = diagnose(error)
+    return cause.told(detail)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -124,5 +141,4 @@ class ConnectFailureLog:
             return
         self._quiet_until = {key: until for key, until in self._quiet_until.items() if until > now}
         self._quiet_until[peer, cause] = now + _REPEAT_S
-        told = f" ({detail})" if detail else ""
-        self._log.warning("no connection to %s: %s%s; %s", peer, cause.words, told, cause.advice)
+        self._log.warning("no connection to %s: %s", peer, cause.told(detail))

@@ -77,7 +77,8 @@ class LayoutGuess:
 class Engine:
     """One inference server; `url` is its base URL without a trailing slash, `depth` its pool's.
 
-    Its key is not shown where the value is printed.
+    `authorities` are the certificates, as PEM text, that its own is checked against; empty for those that the
+    system trusts. Its key is not shown where the value is printed.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Engine:
     pool: str
     depth: int
     api_key: str = field(default="", repr=False)
+    authorities: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

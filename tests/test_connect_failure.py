@@ -5,7 +5,7 @@ import ssl
 
 import pytest
 
-from gateway.connect_failure import Cause, ConnectFailureLog, diagnose
+from gateway.connect_failure import Cause, ConnectFailureLog, diagnose, explained
 
 
 def wrapped(error: Exception) -> Exception:
@@ -42,6 +42,14 @@ def test_what_is_wrong_with_a_certificate_is_a_detail() -> None:
     error = ssl.SSLCertVerificationError(1, "x")
     error.verify_message = "certificate has expired"
     assert diagnose(wrapped(error)) == (Cause.CERTIFICATE, "certificate has expired")
+
+
+def test_a_cause_is_told_with_the_systems_words_in_brief_and_what_to_do() -> None:
+    assert explained(wrapped(OSError(errno.ECONNREFUSED, "x"))) == (
+        "it refuses connections (Connection refused); check that it runs and listens at this port"
+    )
+    assert explained(ssl.SSLError(1, "x")).startswith("it does not speak TLS as expected; check whether")
+    assert len(Cause.CERTIFICATE.told("x" * 10_000)) < 500
 
 
 def test_each_cause_at_each_peer_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

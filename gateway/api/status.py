@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import gateway
+from gateway.config.located_yaml import FromEnvironment
+from gateway.config.shown_values import NOT_SHOWN
 from gateway.policy.account.acceptance import Source, added
 
 if TYPE_CHECKING:
@@ -33,14 +35,27 @@ def report(snapshot: Snapshot, fleet: Fleet) -> dict[str, Any]:
             name: {
                 "depth": pool.depth,
                 "max_load": pool.max_load,
-                "speculative_config": pool.speculative_config,
+                "speculative_config": _without_variables(pool.speculative_config),
                 "engines": [status.view.engine.name for status in _of_pool(name, snapshot)],
+                "unresolved": list(snapshot.unresolved.get(name, ())),
             }
             for name, pool in fleet.config.pools.items()
         },
         "engines": [_engine(status, fleet) for status in snapshot.engines],
         "recent": [_recent(record) for record in snapshot.recent],
     }
+
+
+def _without_variables(value: object) -> object:
+    """A value of the configuration without what came from the environment, which may be a secret."""
+    match value:
+        case FromEnvironment():
+            return NOT_SHOWN
+        case dict():
+            return {key: _without_variables(part) for key, part in value.items()}
+        case tuple() | list():
+            return [_without_variables(part) for part in value]
+    return value
 
 
 def _of_pool(pool: str, snapshot: Snapshot) -> list[EngineStatus]:
@@ -130,6 +145,7 @@ def _engine(status: EngineStatus, fleet: Fleet) -> dict[str, Any]:
         "engine": view.engine.name,
         "pool": view.engine.pool,
         "up": view.up,
+        "fault": status.fault or None,
         "fitness": status.fitness,
         "load": view.load,
         "ours": dict(zip(fleet.routes, view.own, strict=False)),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MIN_KEY_LENGTH = 16
+_MAX_PROBLEMS = 100
 
 # A name is shorter than most keys are, so that a key in a name's place is not taken for one and shown.
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,29}[A-Za-z0-9])?")
@@ -79,6 +80,9 @@ def parse_keys(content: bytes, file: str) -> Keys:
     owners: dict[bytes, str] = {}
     lines: dict[bytes, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
+        if len(problems) >= _MAX_PROBLEMS:
+            problems.append(f"{file}:{number}: there are more problems from here on")
+            break
         words = line.split()
         if not words or words[0].startswith("#"):
             continue

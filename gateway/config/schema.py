@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,7 @@ from gateway.config.api_keys import Keys
 from gateway.hosts import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 EMBEDDED = "embedded"
@@ -29,11 +30,22 @@ EMBEDDED = "embedded"
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seconds = Positive
 Count = Annotated[int, Field(ge=1)]
-Schedule = tuple[tuple[Count, Count, Annotated[int, Field(ge=0)]], ...]
+# Bounds on what is worked out for each route, pool and load when a configuration is taken over.
+_MOST_ROUTES, _MOST_POOLS, _MOST_RANGES, _MOST_POINTS, _MOST_DEPTH = 64, 32, 256, 4096, 1024
+# A range that begins beyond every load that an engine can have.
+_LAST_FROM = 65_536
+_Range = tuple[Count, Count, Annotated[int, Field(ge=0)]]
+Schedule = Annotated[tuple[_Range, ...], Field(max_length=_MOST_RANGES)]
 
+_ENGINE_FORM = "must be http(s)://host:port, dns+http(s)://name:port or embedded; a path prefix may follow"
 _ENGINE_URL = re.compile(
-    r"(?:dns\+)?https?://(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?/?"
+    r"(?P<base>(?:dns\+)?https?://(?P<place>[^/?#]*)(?P<path>[^?#]*))(?P<rest>[?#].*)?", re.DOTALL
 )
+_PLACE = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
+# Segments of a path that every server and proxy reads alike.
+_PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})+)*")
+# What the gateway puts behind an engine's address itself.
+_OWN_PATH = re.compile(r"(?:/v1(?:/(?:chat/)?completions|/models|/responses)?|/health|/metrics)$")
 
 _LISTED = re.compile(r"(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]{1,5}))?")
 
@@ -47,13 +59,17 @@ class ValueFault(ValueError):
 
     Attributes:
         message: what would be right.
+        rule: the same without what stands there, where the message names it.
         location: the keys and indexes that lead to it from that value.
         found: a tuple with what stands there; empty where the message says all.
     """
 
-    def __init__(self, message: str, location: tuple[str | int, ...] = (), *found: object) -> None:
+    def __init__(
+        self, message: str, location: tuple[str | int, ...] = (), *found: object, rule: str = ""
+    ) -> None:
         super().__init__(f"{'.'.join(map(str, location))}: {message}" if location else message)
         self.message = message
+        self.rule = rule or message
         self.location = location
         self.found = found
 
@@ -62,11 +78,23 @@ def _engine_url(engine: str) -> str:
     if engine == EMBEDDED:
         return engine
     url = _ENGINE_URL.fullmatch(engine)
-    if url is None or not _is_host(url.group("host")) or int(url.group("port") or 1) > 65535:
-        raise ValueError(
-            "must be http(s)://host:port, dns+http(s)://name:port or embedded, without a path or credentials"
-        )
-    return engine.rstrip("/")
+    if url is None:
+        raise ValueError(_ENGINE_FORM)
+    base, path = url["base"].rstrip("/"), url["path"].rstrip("/")
+    if "@" in base:
+        raise ValueError(f"{_ENGINE_FORM}, but no user or password: the engines' key is the pool's api_key")
+    if url["rest"]:
+        kind = "query (?...)" if url["rest"].startswith("?") else "fragment (#...)"
+        raise ValueError(f"{_ENGINE_FORM}, but no {kind}")
+    place = _PLACE.fullmatch(url["place"])
+    if place is None or not _is_host(place["host"]) or not 0 < int(place["port"] or 1) < 65536:
+        raise ValueError(_ENGINE_FORM)
+    if not _PREFIX.fullmatch(path):
+        raise ValueError(f"{_ENGINE_FORM}, of words between single slashes")
+    if own := _OWN_PATH.search(path):
+        rule = f"must not end in {own[0]}, which the gateway adds itself"
+        raise ValueFault(f"{rule}: write {base.removesuffix(own[0])}", (), engine, rule=rule)
+    return base
 
 
 def _is_host(host: str) -> bool:
@@ -104,12 +132,16 @@ class Section(BaseModel):
 
 
 class Pool(Section):
-    """Engines started with the same speculative config; `speculative_config` is vLLM's own object."""
+    """Engines started with the same speculative config; `speculative_config` is vLLM's own object.
+
+    `ca_file` holds the authorities that sign their certificates, in place of those that the system trusts.
+    """
 
     speculative_config: dict[str, Any] = {}
     engines: Annotated[tuple[Annotated[str, AfterValidator(_engine_url)], ...], Field(min_length=1)]
     max_load: Annotated[int, Field(ge=1, le=4096)] = 256
     api_key: Annotated[str, Field(repr=False)] = ""
+    ca_file: Annotated[str, Field(min_length=1)] | None = None
 
     @property
     def depth(self) -> int:
@@ -163,12 +195,17 @@ class Pool(Section):
             raise ValueFault(f"needs {key}: an integer of at least 1")
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
             raise ValueFault(f"must be an integer of at least 1{why}", (key,), depth)
+        if depth > _MOST_DEPTH:
+            raise ValueFault(f"must be at most {_MOST_DEPTH:,}", (key,), depth)
         key = "num_speculative_tokens_per_batch_size"
         if table := config.get(key):
             try:
                 check_ranges(table)
             except ValueFault as fault:
-                raise ValueFault(fault.message, (key, *fault.location), *fault.found) from None
+                raise ValueFault(
+                    fault.message, (key, *fault.location), *fault.found, rule=fault.rule
+                ) from None
+        _check_json(config)
         return config
 
 
@@ -331,7 +368,7 @@ class Profile(Section):
     """
 
     route: str
-    pools: dict[str, Annotated[tuple[Measurement, ...], Field(min_length=1)]]
+    pools: dict[str, Annotated[tuple[Measurement, ...], Field(min_length=1, max_length=_MOST_POINTS)]]
     meta: dict[str, Any]
 
     @field_validator("pools")
@@ -349,8 +386,8 @@ class Config(Section):
 
     model: Annotated[str, Field(min_length=1)]
     model_path: str | None = None
-    pools: Annotated[dict[str, Pool], Field(min_length=1)]
-    routes: Annotated[dict[str, Route], Field(min_length=1)]
+    pools: Annotated[dict[str, Pool], Field(min_length=1, max_length=_MOST_POOLS)]
+    routes: Annotated[dict[str, Route], Field(min_length=1, max_length=_MOST_ROUTES)]
     sorting: Sorting = Sorting()
     polling: Polling = Polling()
     breaker: BreakerSection = BreakerSection()
@@ -361,14 +398,22 @@ class Config(Section):
     remote_images: RemoteImages = RemoteImages()
     documents: Documents = Documents()
     _profiles: Mapping[str, Profile] = PrivateAttr(default_factory=dict)
+    _authorities: Mapping[str, str] = PrivateAttr(default_factory=dict)
     _keys: Keys = PrivateAttr(default_factory=Keys)
     _sources: Mapping[Path, bytes] = PrivateAttr(default_factory=dict)
     _workers: int = PrivateAttr(default=1)
+    _notes: tuple[str, ...] = PrivateAttr(default=())
+    _from_environment: frozenset[tuple[str | int, ...]] = PrivateAttr(default=frozenset())
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
         """The profiles that the routes' files hold, by route."""
         return self._profiles
+
+    @property
+    def authorities(self) -> Mapping[str, str]:
+        """By pool, the certificates in its `ca_file`, as PEM text."""
+        return self._authorities
 
     @property
     def keys(self) -> Keys:
@@ -385,6 +430,16 @@ class Config(Section):
         """The files that all of this was read from, with the SHA-256 of what they held then."""
         return self._sources
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What in the file is valid and probably not meant."""
+        return self._notes
+
+    @property
+    def from_environment(self) -> frozenset[tuple[str | int, ...]]:
+        """Where values stand that have an environment variable in them, by keys and indexes from the top."""
+        return self._from_environment
+
     def pools_of(self, route: str) -> tuple[str, ...]:
         """Return the pools that a route may use, in the file's order."""
         return self.routes[route].pools or tuple(self.pools)
@@ -393,17 +448,23 @@ class Config(Section):
         self,
         *,
         profiles: Mapping[str, Profile],
+        authorities: Mapping[str, str] | None = None,
         keys: Keys = Keys(),  # noqa: B008 - it is never changed
         sources: Mapping[Path, bytes] | None = None,
         workers: int = 1,
+        notes: Iterable[str] = (),
+        from_environment: Iterable[tuple[str | int, ...]] = (),
     ) -> Config:
         """Return this with what other files hold, and with the default route by name.
 
         Args:
             profiles: by route.
+            authorities: see the property.
             keys: what `auth.keys_file` holds.
             sources: see the property.
             workers: see the property.
+            notes: see the property.
+            from_environment: see the property.
         """
         default = self.sorting.default or next(iter(self.routes))
         complete = self.model_copy(update={"sorting": self.sorting.model_copy(update={"default": default})})
@@ -411,7 +472,25 @@ class Config(Section):
         complete._keys = keys
         complete._sources = dict(sources or {})
         complete._workers = workers
+        complete._authorities = dict(authorities or {})
+        complete._notes = tuple(notes)
+        complete._from_environment = frozenset(from_environment)
         return complete
+
+
+def _check_json(value: object, location: tuple[str | int, ...] = ()) -> None:
+    """Check that JSON has a value: YAML has dates, binary data and numbers that it has not.
+
+    Raises:
+        ValueFault: the first part that it has not.
+    """
+    if isinstance(value, dict | tuple):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_json(part, (*location, key))
+    elif not isinstance(value, str | int | float | None) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        raise ValueFault("must be a value that JSON has, as vLLM's own object is JSON", location, value)
 
 
 def check_ranges(ranges: object) -> None:
@@ -423,6 +502,8 @@ def check_ranges(ranges: object) -> None:
     shape = "must be ranges [from, to, depth], such as [[1, 63, 3], [64, 4096, 0]]"
     if not isinstance(ranges, tuple):
         raise ValueFault(shape, (), ranges)
+    if len(ranges) > _MOST_RANGES:
+        raise ValueFault(f"has over {_MOST_RANGES} ranges")
     last = 0
     for index, entry in enumerate(ranges):
         if not (
@@ -431,8 +512,8 @@ def check_ranges(ranges: object) -> None:
             raise ValueFault(shape, (index,), entry)
         first, to, depth = entry
         if first <= last or to < first or depth < 0 or (last == 0 and first != 1):
-            raise ValueFault(
-                f"range {list(entry)} does not fit; they start at 1, ascend, never overlap; depth >= 0",
-                (index,),
-            )
+            rule = "does not fit; they start at 1, ascend, never overlap; depth >= 0"
+            raise ValueFault(f"range {list(entry)} {rule}", (index,), rule=f"this range {rule}")
+        if first > _LAST_FROM:
+            raise ValueFault(f"must begin at {_LAST_FROM:,} at most", (index,))
         last = to

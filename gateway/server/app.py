@@ -106,6 +106,7 @@ class Gateway:
             log.warning("server.admin_port has changed: it takes effect when the gateway is started again")
         self._discovery.watch(config)
         self.embedded.configure(config)
+        self.state.unresolved = self._discovery.unresolved()
         self.state.configure(fleet, self._engines(), self._discovery.pending(), self._inflight_bytes(config))
         _tell(fleet)
 
@@ -142,6 +143,7 @@ class Gateway:
         return default_limit(self._memory_bytes, config.documents.at_once or self._documents_at_once)
 
     def _addresses_changed(self) -> None:
+        self.state.unresolved = self._discovery.unresolved()
         self.state.set_engines(self._engines(), self._discovery.pending())
 
     def _count_reload(self, valid: bool) -> None:
@@ -153,7 +155,7 @@ class Gateway:
             self.embedded.kill()
 
     def _embedded_died(self) -> None:
-        self.state.mark(EMBEDDED, up=False)
+        self.state.mark(EMBEDDED, up=False, fault="its process has ended; it is started again")
 
 
 def _tracing() -> Tracing | None:

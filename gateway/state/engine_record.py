@@ -54,6 +54,7 @@ class EngineRecord:
         engine: as configured now.
         ledger: the account of its speculation.
         answers: it answers its health check; None until it was asked.
+        fault: why it does not; empty where it does, or was not asked yet.
         leaving: it is no longer listed, and goes once it is idle.
         in_flight: this gateway's requests there.
         by_route: these by route.
@@ -86,6 +87,7 @@ class EngineRecord:
         "by_route",
         "drift",
         "engine",
+        "fault",
         "foreign",
         "in_flight",
         "index",
@@ -112,6 +114,7 @@ class EngineRecord:
         self.engine = engine
         self.ledger = SpeculationLedger(engine.pool, book, self.reject_speculation)
         self.answers: bool | None = None
+        self.fault = ""
         self.leaving = False
         self.in_flight = 0
         self.by_route: Counter[str] = Counter()

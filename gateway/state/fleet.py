@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.config import route_notes
+from gateway.config.shown_values import shortened, shown
 from gateway.policy.admit.memory_share import may_hold
 from gateway.policy.choose.demand import busy, counts, useful_load
 from gateway.policy.choose.gain import (
@@ -70,10 +71,11 @@ class Fleet:
     def of(cls, config: Config) -> Fleet:
         """Work out a configuration."""
         curves = {route: _curves(config, route) for route in config.routes}
+        by_load = {name: _depths(pool) for name, pool in config.pools.items()}
         tables = {
             name: SpeedTable(
                 [curves[route].get(name) for route in config.routes],
-                [_crossover(config, route, name, curves[route]) for route in config.routes],
+                [_crossover(config, route, name, curves[route], by_load[name]) for route in config.routes],
                 pool.max_load,
                 [route.weight for route in config.routes.values()],
             )
@@ -100,7 +102,9 @@ class Fleet:
             step_depths={name: pool.step_depth for name, pool in config.pools.items()},
             profiled=all(curves.values()),
             wins={
-                name: tuple(spans(_wins(config, route, name, curves[route])) for route in config.routes)
+                name: tuple(
+                    spans(_wins(config, route, name, curves[route], by_load[name])) for route in config.routes
+                )
                 for name in config.pools
             },
             chosen_by={
@@ -162,28 +166,35 @@ def _curves(config: Config, route: str) -> Mapping[str, Curve]:
     }
 
 
-def _crossover(config: Config, route: str, name: str, curves: Mapping[str, Curve]) -> Crossover:
+def _crossover(
+    config: Config, route: str, name: str, curves: Mapping[str, Curve], depths: Sequence[int]
+) -> Crossover:
     pool = config.pools[name]
     if name in curves:
         others = [curve for other, curve in curves.items() if other != name]
         return crossover_by_curves(curves[name], others, pool.max_load)
-    return crossover_by_schedule(config.routes[route].schedule, _depths(pool), pool.max_load)
+    return crossover_by_schedule(config.routes[route].schedule, depths, pool.max_load)
 
 
-def _wins(config: Config, route: str, name: str, curves: Mapping[str, Curve]) -> list[bool]:
+def _wins(
+    config: Config, route: str, name: str, curves: Mapping[str, Curve], depths: Sequence[int]
+) -> list[bool]:
     """Whether a pool's depth wins for a route, at load 1, 2, ... max_load; empty where nothing says so."""
     pool = config.pools[name]
     if name in curves:
         others = [curve for other, curve in curves.items() if other != name]
         return wins_by_curves(curves[name], others, pool.max_load)
-    return wins_by_schedule(config.routes[route].schedule, _depths(pool))
+    return wins_by_schedule(config.routes[route].schedule, depths)
 
 
 def _depths(pool: Pool) -> list[int]:
-    return [depth_of(pool, load) for load in range(1, pool.max_load + 1)]
+    """The depth of one of a pool's engines at load 1, 2, ... max_load."""
+    ranges, depth = pool.ranges, pool.depth
+    return [depth_at(ranges, load, depth) for load in range(1, pool.max_load + 1)]
 
 
 def _notes(config: Config) -> Iterator[str]:
+    yield from config.notes
     yield from route_notes(config, (TEXT, KEY_VALUE, TABLE))
     yield from _limit_notes(config)
     for route, profile in config.profiles.items():
@@ -192,12 +203,14 @@ def _notes(config: Config) -> Iterator[str]:
             yield f"{told}: it has no curve of {', '.join(lacking)}; the schedule stands in for all of it"
         measured = profile.meta.get("model")
         if measured not in (None, config.model, config.model_path):
-            yield f"{told}: measured on model {measured!r}, not on {config.model_path or config.model!r}"
+            at: tuple[str, ...] = ("model_path",) if config.model_path else ("model",)
+            other = "this one" if at in config.from_environment else shown(config.model_path or config.model)
+            yield f"{told}: measured on model {shown(measured)}, not on {other}"
         by_pool = profile.meta.get("pools")
         for pool in config.pools_of(route):
             was = by_pool.get(pool) if isinstance(by_pool, dict) else None
             if was is not None and was != _plain(config.pools[pool].speculative_config):
-                yield f"{told}: pool {pool} was measured with speculative_config {was}"
+                yield f"{told}: pool {pool} was measured with speculative_config {shortened(str(was), 200)}"
 
 
 def _limit_notes(config: Config) -> Iterator[str]:

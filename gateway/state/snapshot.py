@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gateway.model import RequestRecord, Speculation, SpeculationFault
     from gateway.policy.account.acceptance import Recent, Source
@@ -32,6 +32,7 @@ class EngineStatus:
         ratio: that against the profiles; None where they promise nothing.
         drifts: the profiles no longer describe it.
         mismatch: how it differs from its pool's configuration; empty where it does not, or it is not known.
+        fault: why it is down; empty where it is not.
         leaving: it is on its way out.
         speculation: what its own counters grew by since they were first read; None where it does not
             speculate.
@@ -50,6 +51,7 @@ class EngineStatus:
     ratio: float | None
     drifts: bool
     mismatch: str
+    fault: str
     leaving: bool
     speculation: Speculation | None
     recent: Recent
@@ -61,6 +63,7 @@ class EngineStatus:
     def of(cls, record: EngineRecord, fleet: Fleet, now: float) -> EngineStatus:
         """Return how an engine stands now, by its record."""
         age = now - record.reading.at if record.reading else None
+        awake = record.reading is None or record.reading.awake
         return cls(
             view=record.view,
             phase=record.breaker.at(now, fleet.rules).phase,
@@ -71,6 +74,7 @@ class EngineStatus:
             ratio=record.drift.ratio,
             drifts=record.drift.off,
             mismatch=record.mismatch,
+            fault=record.fault or ("" if awake else "it sleeps, by its metrics"),
             leaving=record.leaving,
             speculation=record.ledger.sums,
             recent=record.ledger.recent,
@@ -116,6 +120,7 @@ class Snapshot:
         draining: no new work is taken.
         split: how routes are kept apart, if they are.
         recent: what became of the last requests, the latest first.
+        unresolved: by pool, its names that have no address now, each with the reason.
     """
 
     engines: tuple[EngineStatus, ...]
@@ -124,3 +129,4 @@ class Snapshot:
     draining: bool
     split: SplitPlan | None
     recent: tuple[RequestRecord, ...]
+    unresolved: Mapping[str, Sequence[str]]

@@ -22,7 +22,7 @@ from gateway.state.retry_budget import RetryBudget
 from gateway.state.snapshot import EngineStatus, RouteStatus, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from random import Random
 
     from gateway.model import Engine, Reading
@@ -64,6 +64,7 @@ class State:
         retries: the budget of further attempts.
         speculation: the figures of speculation that count.
         history: what became of requests.
+        unresolved: by pool, its names that have no address now, each with the reason.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class State:
         self.retries = RetryBudget(fleet.config, clock)
         self.speculation = SpeculationTallies()
         self.history = RequestHistory(clock)
+        self.unresolved: Mapping[str, Sequence[str]] = {}
         self._inflight_bytes = inflight_bytes
         self._clock = clock
         self._started = clock()
@@ -221,10 +223,19 @@ class State:
 
     # --- what is learned of engines
 
-    def mark(self, name: str, *, up: bool) -> bool:
-        """Note whether an engine answers; tell whether that is news."""
+    def mark(self, name: str, *, up: bool, fault: str = "") -> bool:
+        """Note whether an engine answers; tell whether that is news.
+
+        Args:
+            name: which.
+            up: it does.
+            fault: why it does not; where that is empty, what was known of it stays.
+        """
         record = self._roster.records.get(name)
-        if record is None or record.answers == up:
+        if record is None:
+            return False
+        record.fault = "" if up else fault or record.fault
+        if record.answers == up:
             return False
         now = self._clock()
         outcomes.record_health(record, now, self.fleet.rules, up=up, uptime_s=now - self._started)
@@ -257,8 +268,9 @@ class State:
         record, now = lease.record, self._clock()
         if outcomes.record_refusal(record, failure, now):
             self._roster.refresh(record, now)
-        if failure is Failure.UNREACHABLE and self.mark(lease.engine.name, up=False):
-            log.warning("engine %s is down: no connection to it", lease.engine.name)
+        fault = record.fault or "no connection to it"
+        if failure is Failure.UNREACHABLE and self.mark(lease.engine.name, up=False, fault=fault):
+            log.warning("engine %s is down: %s", lease.engine.name, fault)
         peers = self._roster.of_route(lease.route)
         judged, outcome = outcomes.judge(failure, record, peers, lease.client, now, self.fleet.rules)
         if told and (outcome is Outcome.FAILURE or judged is Failure.BUSY):
@@ -321,6 +333,7 @@ class State:
             draining=self.requests.draining,
             split=self._split.plan,
             recent=self.history.recent(),
+            unresolved=MappingProxyType(dict(self.unresolved)),
         )
 
     def _route_status(self, route: str, now: float) -> RouteStatus:

@@ -26,6 +26,7 @@ from opentelemetry.semconv.attributes import (
 )
 from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.re import parse_env_headers
 
 import gateway
 from gateway.errors import ClientLeft, ConfigError
@@ -47,6 +48,7 @@ _NAME = "ocr-gateway"
 _FLUSH_S = 3.0
 _QUEUE = 2048
 _W3C = TraceContextTextMapPropagator()
+_HEADERS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
 
 
 class StageSpan:
@@ -185,6 +187,7 @@ class Tracing:
         for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
             if os.environ.get(name, "http/protobuf") != "http/protobuf":
                 raise ConfigError([f"{name}: spans go out by http/protobuf only (port 4318 of a collector)"])
+        _check_headers()
         try:
             return cls(_Batches(_Exporter(OTLPSpanExporter())))
         except ValueError as error:
@@ -274,3 +277,12 @@ class _Batches(BatchSpanProcessor):
             return
         self._put += 1
         super().on_end(span)
+
+
+def _check_headers() -> None:
+    """Tell of headers for the collector that are none; the library would quote them, a key's value too."""
+    logging.getLogger(parse_env_headers.__module__).setLevel(logging.CRITICAL)
+    for name in _HEADERS:
+        wanted = [part for part in os.environ.get(name, "").split(",") if part.strip()]
+        if len(parse_env_headers(",".join(wanted), liberal=True)) < len(wanted):
+            log.warning("%s: not all of it is name=value, separated by commas: the rest is not sent", name)

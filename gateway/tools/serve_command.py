@@ -47,8 +47,9 @@ def check(options: argparse.Namespace) -> int:
     for note in Fleet.of(config).notes:
         print(f"note: {options.config}: {note}")
     engines = counted(sum(len(pool.engines) for pool in config.pools.values()), "engine")
+    model = "of a variable" if ("model",) in config.from_environment else config.model
     print(
-        f"{options.config}: valid - model {config.model}, routes {', '.join(config.routes)}, "
+        f"{options.config}: valid - model {model}, routes {', '.join(config.routes)}, "
         f"{engines} in {', '.join(config.pools)}, {_keys(config)}"
     )
     return 0

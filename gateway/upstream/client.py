@@ -173,7 +173,7 @@ class EngineClient:
             Unavailable: the gateway has no sockets left.
         """
         length = f"Content-Length: {sum(map(len, body))}\r\n"
-        origin, opening = _opening("POST", engine.url, path, engine.api_key)
+        origin, opening = _opening("POST", engine.url, path, engine.api_key, engine.authorities)
         pieces = (opening + _lines(headers, length), *body)
         first_event_by = None if first_event_s is None else self._loop.time() + first_event_s
         end = deadline if first_event_by is None else min(deadline, first_event_by)
@@ -286,7 +286,9 @@ class EngineClient:
         response = await self._get(engine, "/health", within_s)
         response.close()
         if response.status != 200:
-            raise EngineFailed(f"the engine answered /health with HTTP {response.status}")
+            raise EngineFailed(
+                f"the engine answered /health with HTTP {response.status}, not 200{_advice(response.status)}"
+            )
 
     async def healthy(self, engine: Engine, within_s: float) -> bool | None:
         """Return whether an engine's /health says so; None where there was no answer in time."""
@@ -322,7 +324,7 @@ class EngineClient:
         return bytes(page)
 
     async def _get(self, engine: Engine, path: str, within_s: float, key: str = "") -> EngineResponse:
-        origin, opening = _opening("GET", engine.url, path, key)
+        origin, opening = _opening("GET", engine.url, path, key, engine.authorities)
         deadline = self._loop.time() + within_s
         request = (opening + b"\r\n",)
         connection = await self._exchange(engine, origin, request, within_s, deadline, deadline)
@@ -330,7 +332,7 @@ class EngineClient:
 
 
 @functools.lru_cache(4096)
-def _opening(method: str, url: str, path: str, key: str) -> tuple[Origin, bytes]:
+def _opening(method: str, url: str, path: str, key: str, authorities: str = "") -> tuple[Origin, bytes]:
     """Return where a request goes, and the start of its head."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
@@ -341,7 +343,8 @@ def _opening(method: str, url: str, path: str, key: str) -> tuple[Origin, bytes]
     }
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    return Origin(parts.scheme == "https", host, port), _lines(headers, f"{method} {path} HTTP/1.1\r\n", b"")
+    line = f"{method} {parts.path}{path} HTTP/1.1\r\n"
+    return Origin(parts.scheme == "https", host, port, authorities), _lines(headers, line, b"")
 
 
 def _lines(headers: Mapping[str, str], first: str, end: bytes = b"\r\n") -> bytes:
@@ -350,6 +353,20 @@ def _lines(headers: Mapping[str, str], first: str, end: bytes = b"\r\n") -> byte
     if lines.count("\r") != len(headers) or lines.count("\n") != len(headers) or "\0" in lines:
         raise ValueError("a header must not hold line breaks")
     return (first + lines).encode() + end
+
+
+def _advice(status: int) -> str:
+    """Return what an operator should check where /health has another status than 200."""
+    match status:
+        case 301 | 302 | 303 | 307 | 308:
+            return ": give the address that it redirects to"
+        case 401 | 403 | 407:
+            return ": it, or what is in front of it, must let /health through without a key"
+        case 400:
+            return ": check whether its URL should begin with https://"
+        case 404 | 405:
+            return ": check its address, port and path prefix; is it an inference server?"
+    return ""
 
 
 def _note_time(times: list[float], now: Callable[[], float]) -> None:

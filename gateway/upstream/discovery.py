@@ -32,11 +32,12 @@ _EAGER_S = 1.0
 
 @dataclass(slots=True)
 class _Name:
-    """One `dns+` entry, its addresses so far, and whether its last lookup failed."""
+    """One `dns+` entry, its addresses so far, and whether and why its last lookup failed."""
 
     url: SplitResult
     addresses: Addresses = field(default_factory=Addresses)
     failing: bool = False
+    trouble: str = ""
 
 
 class Discovery:
@@ -86,30 +87,31 @@ class Discovery:
             return (entry,)
         port = _port(name.url)
         return tuple(
-            f"{name.url.scheme}://{f'[{address}]' if ':' in address else address}:{port}"
+            f"{name.url.scheme}://{f'[{address}]' if ':' in address else address}:{port}{name.url.path}"
             for address in name.addresses.current
         )
 
     def engines(self, embedded_url: str | None = None) -> tuple[Engine, ...]:
-        """Return every engine known now; where two entries share an address, it belongs to the first.
+        """Return every engine known now; where two entries share an address and path, the first has it.
 
         Args:
             embedded_url: where the embedded engine listens; without it there is none.
         """
-        found: dict[tuple[str | None, int], Engine] = {}
+        found: dict[tuple[str | None, int, str], Engine] = {}
         listed_twice: set[tuple[str, str]] = set()
         for pool_name, pool in self._config.pools.items():
             for entry in pool.engines:
                 if entry == EMBEDDED:
                     if embedded_url:
-                        found[EMBEDDED, 0] = Engine(EMBEDDED, embedded_url, pool_name, pool.depth)
+                        found[EMBEDDED, 0, ""] = Engine(EMBEDDED, embedded_url, pool_name, pool.depth)
                     continue
                 for base in self.engines_of(entry):
                     url = urlsplit(base)
-                    place = url.hostname, _port(url)
+                    place = url.hostname, _port(url), url.path
                     # Always with its port, so that no two engines have one name, and none the embedded one's.
-                    name = f"{url.netloc.removesuffix(f':{place[1]}')}:{place[1]}"
-                    engine = Engine(name, base, pool_name, pool.depth, pool.api_key)
+                    name = f"{url.netloc.removesuffix(f':{place[1]}')}:{place[1]}{url.path}"
+                    authorities = self._config.authorities.get(pool_name, "")
+                    engine = Engine(name, base, pool_name, pool.depth, pool.api_key, authorities)
                     if found.setdefault(place, engine) is not engine:
                         listed_twice.add((entry, base))
         self._log_twice(frozenset(listed_twice))
@@ -123,6 +125,18 @@ class Discovery:
             for entry in pool.engines
             if (name := self._names.get(entry)) and not (name.failing or name.addresses.known)
         )
+
+    def unresolved(self) -> dict[str, tuple[str, ...]]:
+        """Return, by pool, its names that have no address now, each with the reason."""
+        found = {
+            pool_name: tuple(
+                f"{name.url.netloc}: {name.trouble}"
+                for entry in pool.engines
+                if (name := self._names.get(entry)) and name.failing and not name.addresses.current
+            )
+            for pool_name, pool in self._config.pools.items()
+        }
+        return {pool_name: names for pool_name, names in found.items() if names}
 
     async def run(self) -> None:
         """Look the names up, each every `polling.resolve_s` of the configuration, until cancelled."""
@@ -165,9 +179,9 @@ class Discovery:
         failing = not answer
         if failing != name.failing:
             name.failing = failing
+            name.trouble = (trouble or "it has no addresses") if failing else ""
             if failing:
-                why = trouble or "it has no addresses"
-                log.warning("%s cannot be resolved: %s; %s", name.url.netloc, why, Cause.NAME.advice)
+                log.warning("%s cannot be resolved: %s; %s", name.url.netloc, name.trouble, Cause.NAME.advice)
             else:
                 log.info("%s can be resolved again", name.url.netloc)
         name.addresses = name.addresses.after(answer)

@@ -62,14 +62,17 @@ _NEXT_ADDRESS_S, _ADDRESSES_S = 0.25, 10.0
 _IDLE, _HEAD, _BODY, _DONE = range(4)
 _NO_BODY = (101, 204, 304)
 _DIED, _GARBAGE = "engine_died", "engine_garbage"
+# How TLS begins, here the alert by which a server answers what is none.
+_TLS_ALERT = b"\x15\x03"
 
 
 class Origin(NamedTuple):
-    """Where connections lead."""
+    """Where connections lead; `authorities` as an Engine's."""
 
     tls: bool
     host: str
     port: int
+    authorities: str = ""
 
 
 class _NotHttp(Exception):
@@ -98,6 +101,7 @@ class Connection(asyncio.Protocol):
             "_head",
             "_headers",
             "_hints",
+            "_is_tls",
         ),
         *("_keep", "_length", "_loop", "_parser", "_parts", "_paused", "_phase", "_pool", "_raw", "_taken"),
         *("_timer", "_timer_at", "_transport", "_waiter", "content_type", "kept_at", "origin", "retry_after"),
@@ -124,7 +128,7 @@ class Connection(asyncio.Protocol):
     def send(self, pieces: Iterable[Buffer]) -> None:
         """Send a request; the transport buffers what the socket does not take at once."""
         self._phase = _HEAD
-        self._fault = ""
+        self._fault, self._is_tls = "", False
         self._keep = self._chunked = self._length = self._ends_by_close = False
         self._raw = self._body = self._taken = self._head = self._headers = self._hints = 0
         self.status, self.content_type, self.retry_after = 0, "", ""
@@ -211,6 +215,7 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._keep = False
             if self._phase != _DONE:  # a fault after the response does not spoil it
+                self._is_tls = self._raw == len(data) and data.startswith(_TLS_ALERT)
                 self._fail(_GARBAGE)
         if self._phase == _HEAD:
             if self._raw > _HEAD_BYTES:
@@ -342,7 +347,8 @@ class Connection(asyncio.Protocol):
 
     def _error(self) -> EngineFailed:
         if self._fault == _GARBAGE:
-            return EngineFailed("the engine's answer is no HTTP", code=_GARBAGE)
+            hint = " but TLS: its URL should begin with https://" if self._is_tls else ""
+            return EngineFailed(f"the engine's answer is no HTTP{hint}", code=_GARBAGE)
         if self._phase == _HEAD:
             return EngineFailed("the engine closed the connection without an answer", code=_DIED)
         return EngineFailed("the engine broke off its answer", code=_DIED)
@@ -386,7 +392,7 @@ class ConnectionPool:
         Raises:
             OSError: it cannot be made.
         """
-        tls = _tls() if origin.tls else None
+        tls = _tls(origin.authorities) if origin.tls else None
         sock = await aiohappyeyeballs.start_connection(
             await self._addresses(origin), happy_eyeballs_delay=_NEXT_ADDRESS_S
         )
@@ -461,9 +467,9 @@ class ConnectionPool:
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
 
-@functools.cache
-def _tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
+@functools.lru_cache(64)
+def _tls(authorities: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=authorities or None)
     context.set_alpn_protocols(["http/1.1"])
     return context
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.config import EMBEDDED
-from gateway.errors import EngineFailed, GatewayError
+from gateway.connect_failure import explained
+from gateway.errors import EngineFailed, EngineTooSlow, GatewayError
 from gateway.model import Reading
 from gateway.policy.choose.split import replanned
 from gateway.wire.vllm.engine import read_metrics, read_models, read_version
@@ -30,6 +31,8 @@ _SILENT_POLLS = 3
 _MIN_PATIENCE_S = 2.0
 # After so many it hangs, and will not recover by itself.
 _HUNG_POLLS = 15
+# Reasons that the log has for one engine's being down, until it is up again.
+_MOST_TOLD = 8
 # An engine that answers its health check, has work and writes nothing for so long is stuck.
 _STALL_S = 30.0
 # How often an engine is asked which models it serves, beside whenever it comes up.
@@ -46,6 +49,7 @@ class _PolledEngine:
         engine: as configured now.
         silent: polls in a row that /health did not answer.
         silent_since: when the first of them began.
+        told: why it is down, as the log has it: each reason once until it is up again.
         version: the engine's, as it said when it last came up; None where it does not say.
         wrong_model: that it serves other models than ours, in words; empty where it does not.
         models_due: when it is asked for them again.
@@ -57,6 +61,7 @@ class _PolledEngine:
     engine: Engine
     silent: int = 0
     silent_since: float = 0.0
+    told: set[str] = field(default_factory=set)
     version: str | None = None
     wrong_model: str = ""
     models_due: float = 0.0
@@ -135,7 +140,7 @@ class Poller:
         began = self._clock()
         up, fault = await self._check_health(polled.engine, patience_s)
         if up is None:
-            self._no_answer(polled, began, patience_s)
+            self._no_answer(polled, began, patience_s, fault)
             return
         polled.silent = 0
         if not up:
@@ -145,7 +150,7 @@ class Poller:
         if up:
             # Before it is marked up: an engine that others have filled must not look empty.
             await self._read(polled, patience_s)
-        if self._mark(polled.engine, fault) and up and polled.engine.name != EMBEDDED:
+        if self._mark(polled, fault) and up and polled.engine.name != EMBEDDED:
             polled.version = await self._version(polled.engine, patience_s)
 
     async def _check_health(self, engine: Engine, patience_s: float) -> tuple[bool | None, str]:
@@ -153,7 +158,9 @@ class Poller:
         try:
             await self._client.check_health(engine, patience_s)
         except EngineFailed as error:
-            return False, error.message
+            return False, health_fault(error)
+        except EngineTooSlow as error:
+            return None, error.message if error.code == "connect_timeout" else ""
         except GatewayError:
             return None, ""
         except Exception:
@@ -175,27 +182,32 @@ class Poller:
         polled.wrong_model = "" if model in names else f"it serves {served} and not {model}"
         return polled.wrong_model
 
-    def _no_answer(self, polled: _PolledEngine, began: float, patience_s: float) -> None:
+    def _no_answer(self, polled: _PolledEngine, began: float, patience_s: float, fault: str) -> None:
         if polled.silent == 0:
             polled.silent_since = began
         polled.silent += 1
         if polled.silent < _SILENT_POLLS:
             return
         name = polled.engine.name
-        self._mark(polled.engine, f"{_SILENT_POLLS} health checks in a row had no answer in {patience_s:g} s")
+        silence = f"{_SILENT_POLLS} health checks in a row had no answer in {patience_s:g} s"
+        self._mark(polled, f"{silence} ({fault})" if fault else silence)
         last_sign = max(polled.silent_since, self._state.activity(name).active_at)
         if self._clock() - last_sign >= _SILENT_POLLS * patience_s:
             self._state.mark_lost(name)
         if polled.silent == _HUNG_POLLS:
             self._on_hung(polled.engine)
 
-    def _mark(self, engine: Engine, fault: str) -> bool:
+    def _mark(self, polled: _PolledEngine, fault: str) -> bool:
         """Mark an engine as down with a fault, as up without one; return whether that is news."""
-        news = self._state.mark(engine.name, up=not fault)
-        if news and fault:
-            log.warning("engine %s is down: %s", engine.name, fault)
-        elif news:
-            log.info("engine %s is up", engine.name)
+        name = polled.engine.name
+        news = self._state.mark(name, up=not fault, fault=fault)
+        if not fault:
+            polled.told.clear()
+            if news:
+                log.info("engine %s is up", name)
+        elif fault not in polled.told and len(polled.told) < _MOST_TOLD:
+            polled.told.add(fault)
+            log.warning("engine %s is down: %s", name, fault)
         return news
 
     async def _read(self, polled: _PolledEngine, patience_s: float) -> None:
@@ -251,6 +263,16 @@ class Poller:
             return read_version(page)
         except (GatewayError, ValueError):
             return None
+
+
+def health_fault(error: EngineFailed) -> str:
+    """Return why a health check failed, in an operator's words: a client is not told all of it."""
+    if isinstance(error.__cause__, OSError):
+        return f"no connection to it: {explained(error.__cause__)}"
+    if error.code == "engine_died":
+        asks = "whether it asks clients for a certificate"
+        return f"{error.message}; check its log, whether its URL should begin with https://, and {asks}"
+    return error.message
 
 
 def mismatch(config: Config, engine: Engine, seen: EngineReading, version: str | None) -> str:

@@ -63,6 +63,46 @@ def test_it_shows_what_the_next_request_is_chosen_by() -> None:
     assert "hunter2" not in json.dumps(told)
 
 
+def test_why_an_engine_is_down_and_which_names_have_no_address_is_told() -> None:
+    fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
+    engines = [Engine(name, f"http://{name}", "plain", 0) for name in ("p:80", "q:80", "r:80", "s:80")]
+    state = State(fleet, engines, lambda: 50.0, Random(0))
+    state.mark("p:80", up=False, fault="it refuses connections")
+    state.mark("q:80", up=False, fault="it refuses connections")
+    state.mark("q:80", up=True)
+    state.mark("r:80", up=True)
+    state.record_reading("r:80", Reading(at=48.0, load=0, own=0, awake=False))
+    state.unresolved = {"deep": ("deep:8000: it has no addresses",)}
+    told = report(state.snapshot(), fleet)
+    assert {row["engine"]: row["fault"] for row in told["engines"]} == {
+        "p:80": "it refuses connections",
+        "q:80": None,
+        "r:80": "it sleeps, by its metrics",
+        "s:80": None,
+    }
+    assert told["pools"]["deep"]["unresolved"] == ["deep:8000: it has no addresses"]
+    assert told["pools"]["plain"]["unresolved"] == []
+    # What is told later without a reason does not take the reason away.
+    state.mark_lost("p:80")
+    assert report(state.snapshot(), fleet)["engines"][0]["fault"] == "it refuses connections"
+
+
+def test_what_came_from_the_environment_is_not_shown() -> None:
+    text = CONFIG.replace(
+        "num_speculative_tokens: 3}", "num_speculative_tokens: 3, model: '${S}', l: ['${S}']}"
+    )
+    fleet = Fleet.of(parse(text, "routes.yaml", Path(), {"S": "planted"}))
+    state = State(fleet, [], lambda: 50.0, Random(0))
+    told = report(state.snapshot(), fleet)
+    assert told["pools"]["deep"]["speculative_config"] == {
+        "method": "mtp",
+        "num_speculative_tokens": 3,
+        "model": "a value (not shown)",
+        "l": ["a value (not shown)"],
+    }
+    assert "planted" not in json.dumps(told)
+
+
 def test_figures_that_are_not_counted_are_shown_with_their_engine() -> None:
     fleet = Fleet.of(parse(CONFIG, "routes.yaml", Path(), {}))
     state = State(fleet, [Engine("d:80", "http://d:80", "deep", 3)], lambda: 50.0, Random(0))

@@ -73,6 +73,10 @@ def test_a_file_without_a_key_would_let_nobody_in(text: str) -> None:
     assert problems(text) == ["keys:1: holds no key, so that nobody could be let in"]
 
 
+def test_after_many_wrong_lines_no_more_are_looked_for() -> None:
+    assert len(problems("wrong\n" * 100_000)) == 101
+
+
 def test_what_is_no_text_is_told_by_its_line() -> None:
     assert problems(b"# a\nteam-a \xff" + GOOD.encode()) == ["keys:2: is not UTF-8 text"]
 

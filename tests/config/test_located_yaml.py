@@ -1,10 +1,11 @@
 import re
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.located_yaml import LocatedYaml
+from gateway.config.located_yaml import MAX_PROBLEMS, FromEnvironment, LocatedYaml
 
 
 def read(text: str, **environment: str) -> tuple[object, list[str]]:
@@ -21,6 +22,100 @@ def test_variables_are_filled_in_as_text() -> None:
 def test_a_variable_that_is_not_set_is_a_problem_at_its_line() -> None:
     _, problems = read("a: 1\nb:\n  c: ${NONE}")
     assert problems == ["f.yaml:3: b.c: the environment variable NONE is not set, and has no :-default"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "${NAME-x}",
+        "${NAME:?x}",
+        "${NAME:+x}",
+        "${NAME:=x}",
+        "${NAME=x}",
+        "${NAME:-${OTHER}}",
+        "${NAME:-$OTHER}",
+        "${NAME:-{x}}",
+        "${NAME",
+        "${NAME:-x",
+        "${}",
+        "${ NAME }",
+        "${1}",
+        "${NAME[0]}",
+        "${#NAME}",
+        "a ${KEY} and ${NAME:?x}",
+        "$$${NAME:?x}",
+        "${" + "N" * 300 + "}",
+    ],
+)
+def test_what_looks_like_a_variable_and_is_none_is_a_problem_that_shows_nothing_of_it(value: str) -> None:
+    _, problems = read(f"a: 1\nb: '{value}'", KEY="k", NAME="planted", OTHER="planted")
+    (problem,) = problems
+    assert problem.startswith("f.yaml:2: b: holds a ${ that begins no variable: write ${NAME} or ${NAME:-de")
+    assert "planted" not in problem
+    assert "?x" not in problem
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("$$", "$"),
+        ("$$NAME", "$NAME"),
+        ("$${KEY}", "${KEY}"),
+        ("$$$$", "$$"),
+        ("$$${KEY}", "$k"),
+        ("^total$", "^total$"),
+        ("$5 and $", "$5 and $"),
+        ("${NONE:-$$5}", "$5"),
+        ("${KEY}${KEY}", "kk"),
+        ("${KEY:-x}", "k"),
+        ("${SHELL_LIKE}", "${KEY} $$"),  # a variable's own value is not looked into
+    ],
+)
+def test_two_dollars_are_one_and_one_alone_is_text(value: str, text: str) -> None:
+    document = LocatedYaml("f.yaml", {"KEY": "k", "SHELL_LIKE": "${KEY} $$"})
+    assert document.read(f"a: '{value}'") == {"a": text}
+    assert (document.problems, document.notes) == ([], [])
+
+
+@pytest.mark.parametrize("value", ["$ENGINE_KEY", "$(ENGINE_KEY)"])
+def test_a_value_that_is_only_a_name_behind_a_dollar_is_noted_and_not_shown(value: str) -> None:
+    document = LocatedYaml("f.yaml", {})
+    assert document.read(f"a:\n  b: [x, {value}]") == {"a": {"b": ("x", value)}}
+    assert document.notes == [
+        "a.b[1] (line 2): is taken as it stands: a variable is ${NAME}, with braces; $$ is a dollar"
+    ]
+
+
+def test_a_variable_in_a_key_is_a_problem() -> None:
+    assert read("a:\n  ${KEY}: 1", KEY="planted")[1] == [
+        "f.yaml:2: a.${KEY}: a key cannot hold a variable, only a value can"
+    ]
+
+
+def test_a_variable_without_its_quotes_is_told_how_to_be_written() -> None:
+    (problem,) = read("a: {key: ${KEY}}", KEY="planted")[1]
+    assert problem.startswith("f.yaml:1: not valid YAML: ")
+    assert problem.endswith('inside {...} and [...] a variable stands in quotes: "${NAME}"')
+
+
+def test_it_knows_where_the_environment_had_a_say() -> None:
+    document = LocatedYaml("f.yaml", {"KEY": "planted"})
+    values = document.read("a: [{b: '${KEY}', c: $$}]\nd: ${NONE:-x}\ne: 1")
+    assert document.from_environment == {(), ("a",), ("a", 0), ("a", 0, "b"), ("d",)}
+    assert values == {"a": ({"b": "planted", "c": "$"},), "d": "x", "e": 1}
+    assert isinstance(values, dict)
+    assert isinstance(values["d"], FromEnvironment)
+    assert document.shown("planted", ("a", 0, "b")) == "a value (not shown)"
+    assert document.shown(("planted",), ("a",)) == "a list"
+    assert document.shown("plain", ("a", 0, "c")) == "'plain'"
+    assert document.shown("plain", ("x", "api_key", 0)) == "a value (not shown)"
+
+
+def test_what_variables_come_to_is_bounded() -> None:
+    text = "a: [" + ", ".join(["'" + "${KEY}" * 400 + "'"] * 100) + "]"
+    document = LocatedYaml("f.yaml", {"KEY": "x" * 100_000})
+    document.read(text)
+    assert "variables come to over 1,048,576 characters by here" in document.problems[0]
 
 
 def test_problems_know_their_lines() -> None:
@@ -49,6 +144,15 @@ def test_problems_know_their_lines() -> None:
         ("[" * 5000 + "]" * 5000, "f.yaml:1: not valid YAML"),
         ("a: [", "f.yaml:1: not valid YAML"),
         ("a: \x00", "f.yaml:1: not valid YAML"),
+        ("a: 1\nb: \x07", "f.yaml:2: not valid YAML: it has a control character, such as NUL"),
+        ('a: "\\U00110000"', "f.yaml:1: not valid YAML: it has a number that is too large"),
+        ("%YAML 1." + "1" * 5000 + "\n---\na: 1", "f.yaml:1: not valid YAML"),
+        ('a: "\\ud800"', "f.yaml:1: a: holds half of a surrogate pair, which is no character"),
+        ("a: " + "9" * 101, "f.yaml:1: a: is too long: quote it if it is text"),
+        ("a: 0x" + "f" * 20_000, "f.yaml:1: a: is too long"),
+        ("a: 1" + ":1" * 100_000, "f.yaml:1: a: is too long"),
+        ("a: &x {<<: *x}", "f.yaml:1: a.<<: cannot be merged"),
+        ("&x {*x : 1}", "f.yaml:1: file: a key must be a word"),
         ("- - a: {", "f.yaml:1: not valid YAML"),
         ("a: 1\n--- \nb: 2", "f.yaml:2: not valid YAML"),
     ],
@@ -75,6 +179,39 @@ def test_a_secret_that_is_taken_for_yamls_own_is_not_told(text: str) -> None:
     found = read(text.replace("SECRET", secret))[1]
     assert found or "&" in text
     assert secret.lower() not in "".join(found).lower()
+
+
+def test_sections_that_refer_to_what_they_stand_in_are_not_multiplied() -> None:
+    """Each of them, merged into all others, would make as many problems as there are orders of them."""
+    text = "x: &a {" + ", ".join(f"k{n}: &b{n} {{<<: *a}}" for n in range(30)) + "}"
+    assert len(read(text)[1]) == 30
+
+
+def test_after_many_problems_no_more_are_told() -> None:
+    looked_for = 0
+
+    def problems() -> Iterator[tuple[tuple[str, ...], str]]:
+        nonlocal looked_for
+        for number in range(10_000):
+            looked_for = number
+            yield ("a",), "x"
+
+    document = LocatedYaml("f.yaml", {})
+    document.report(problems())
+    document.report(problems())
+    assert len(document.problems) == MAX_PROBLEMS + 1
+    assert document.problems[-1] == "f.yaml:1: file: there are more problems than these"
+    assert looked_for <= MAX_PROBLEMS
+
+
+def test_a_key_may_be_hidden_and_an_odd_one_always_is() -> None:
+    document = LocatedYaml("f.yaml", {})
+    document.read("a: {b c: 1, d: }")
+    document.hide_key(("a", "d"))
+    document.report([(("a", "b c"), "x"), (("a", "d"), "y")])
+    assert document.problems == [f"f.yaml:1: a.(a key that is not shown): {word}" for word in "xy"]
+    assert document.lacks_value(("a", "d"))
+    assert not document.lacks_value(("a", "b c"))
 
 
 def test_merge_keys_work() -> None:

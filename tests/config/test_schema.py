@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from pydantic import ValidationError
 
@@ -40,6 +42,28 @@ def test_a_pools_depth_is_read_off_vllms_own_object(
         ({"method": "mtp"}, "num_speculative_tokens"),
         ({"method": "mtp", "num_speculative_tokens": "3"}, "num_speculative_tokens"),
         ({"method": "mtp", "num_speculative_tokens": True}, "num_speculative_tokens"),
+        ({"method": "mtp", "num_speculative_tokens": 1025}, "must be at most 1,024"),
+        (
+            {"method": "mtp", "num_speculative_tokens": 3, "x": ({"y": math.nan},)},
+            "x.0.y: must be a value that",
+        ),
+        ({"method": "mtp", "num_speculative_tokens": 3, "x": b""}, "must be a value that JSON has"),
+        (
+            {
+                "method": "mtp",
+                "num_speculative_tokens": 3,
+                "num_speculative_tokens_per_batch_size": ((1, 65536, 3), (65537, 99999, 0)),
+            },
+            "must begin at 65,536 at most",
+        ),
+        (
+            {
+                "method": "mtp",
+                "num_speculative_tokens": 3,
+                "num_speculative_tokens_per_batch_size": tuple((n, n, 0) for n in range(1, 258)),
+            },
+            "has over 256 ranges",
+        ),
         ({"method": "suffix", "suffix_decoding_max_tree_depth": "deep"}, "num_speculative_tokens"),
         (
             {"method": "mtp", "num_speculative_tokens": 3, "num_speculative_tokens_per_batch_size": 3},
@@ -53,18 +77,60 @@ def test_a_config_that_vllm_would_refuse_is_refused(config: dict[str, object], m
 
 
 @pytest.mark.parametrize(
-    "engine", ["http://a:1", "https://a", "http://a:1/", "dns+http://a:1", "http://[::1]:1", "embedded"]
+    "engine",
+    [
+        *("http://a:1", "https://a", "http://a:1/", "dns+http://a:1", "http://[::1]:1", "embedded"),
+        *(
+            "http://a/ocr",
+            "http://a:1/team-a/ocr/",
+            "dns+https://a:1/ocr",
+            "https://a/v1/ocr",
+            "http://a/v10",
+        ),
+        "http://a/%7Eocr",
+    ],
 )
 def test_engines_are_addresses(engine: str) -> None:
     assert Pool(engines=(engine,)).engines == (engine.rstrip("/"),)
 
 
 @pytest.mark.parametrize(
-    "engine", ["a:1", "ftp://a", "http://", "http://a/v1", "http://a?x", "http://a:99999", "http://u:p@a", ""]
+    ("engine", "told"),
+    [
+        ("a:1", "must be http"),
+        ("ftp://a", "must be http"),
+        ("http://", "must be http"),
+        ("http://a:99999", "must be http"),
+        ("http://a:0", "must be http"),
+        ("http://a:x/ocr", "must be http"),
+        ("", "must be http"),
+        ("HTTP://a", "must be http"),
+        ("http://a?x", "but no query"),
+        ("http://a/ocr?key=x", "but no query"),
+        ("http://a#x", "but no fragment"),
+        ("http://u:p@a", "but no user or password"),
+        ("http://u:1/p@a", "but no user or password"),
+        ("http://a/b//c", "between single slashes"),
+        ("http://a/../b", "between single slashes"),
+        ("http://a/./b", "between single slashes"),
+        ("http://a/b c", "between single slashes"),
+        ("http://a/%zz", "between single slashes"),
+        ("http://a/caf\u00e9", "between single slashes"),
+        ("http://a/v1", "must not end in /v1, which the gateway adds itself: write http://a"),
+        ("http://a:1/v1/", "write http://a:1"),
+        ("https://a/ocr/v1", "write https://a/ocr"),
+        ("dns+http://a:8000/v1", "write dns+http://a:8000"),
+        ("http://a/v1/chat/completions", "must not end in /v1/chat/completions, which"),
+        ("http://a/v1/models", "write http://a"),
+        ("http://a/health", "must not end in /health"),
+    ],
 )
-def test_what_is_no_address_is_refused(engine: str) -> None:
-    with pytest.raises(ValidationError):
-        Pool(engines=(engine,))
+def test_what_is_no_address_is_refused_with_what_would_be_one(engine: str, told: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Pool(engines=("http://first", engine))
+    (problem,) = refused.value.errors()
+    assert problem["loc"] == ("engines", 1)
+    assert told in problem["msg"]
 
 
 def test_an_engines_key_is_a_header_value() -> None:

@@ -13,7 +13,9 @@ import pytest
 
 PARSERS = (
     "tests/wire",
+    "tests/config/test_checks.py",
     "tests/config/test_located_yaml.py",
+    "tests/config/test_shown_values.py",
     "tests/config/test_api_keys.py",
     "tests/fuzz/test_target.py",
     "tests/api/test_endpoints.py",

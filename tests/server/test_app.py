@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,7 @@ from gateway.model import Engine
 from gateway.server.app import Gateway
 from tests.api.fed import fed
 from tests.api.listening import request
+from tests.hosts import answer_of, certified, hosted
 from tests.support import (
     FakeEngine,
     answer,
@@ -211,6 +213,62 @@ async def life(path: Path, *engines: str, linger_s: float = 0, drain_s: float = 
 def write_life(path: Path, *engines: str, linger_s: float = 0, drain_s: float = 30) -> None:
     text = LIFE.replace("ENGINES", ", ".join(engines))
     path.write_text(text.replace("LINGER", str(linger_s)).replace("DRAIN", str(drain_s)))
+
+
+@pytest.mark.parametrize("scheme", ["http", "dns+http"])
+async def test_an_engine_behind_a_path_prefix_is_served(scheme: str) -> None:
+    engine, elsewhere = FakeEngine(version="1", models=("glm-ocr",), metrics=b""), list[str]()
+    asked: set[str] = set()
+
+    async def proxy(scope: Any, receive: Any, send: Any) -> None:
+        """Passes on what lies under the prefix, without it."""
+        if scope["type"] == "http":
+            asked.add(scope["path"])
+            prefix, _, path = scope["path"].rpartition("/team-a/ocr")
+            if prefix or not path.startswith("/"):
+                elsewhere.append(scope["path"])
+            scope = {**scope, "path": path}
+        await engine(scope, receive, send)
+
+    async with served(proxy) as url:
+        address = f"{scheme}{url.removeprefix('http')}/team-a/ocr/"
+        settings = {
+            **{"model": "glm-ocr", "pools": {"p": {"engines": [address]}}, "routes": {"text": {}}},
+            "polling": {"scrape_s": 0.05},
+        }
+        gateway = Gateway(parse(json.dumps(settings), "routes.yaml", Path(), {}))
+        async with serving(gateway) as gateway_url, httpx.AsyncClient(base_url=gateway_url) as http:
+            await until(lambda: gateway.state.is_up("text"))
+            answers = [await http.post(CHAT, json=chat(stream=stream)) for stream in (False, True)]
+            (told,) = (await http.get("/status")).json()["engines"]
+            await until(lambda: len(asked) >= 4)
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert told["engine"] == f"{url.removeprefix('http://')}/team-a/ocr"
+    paths = ("/health", "/metrics", "/version", CHAT)
+    assert asked >= {f"/team-a/ocr{path}" for path in paths}
+    assert not elsewhere
+
+
+async def test_a_certificate_that_is_not_trusted_is_told_until_its_authority_is_named(tmp_path: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certified(tmp_path, "localhost", "DNS:localhost"))
+    path, settings = tmp_path / "routes.yaml", "model: m\nroutes: {text: {}}\npolling: {scrape_s: 0.05}\n"
+    async with hosted(tls, health=answer_of(b"")) as host:
+        pool = f"engines: ['https://localhost:{host.port}']"
+        path.write_text(f"{settings}pools: {{p: {{{pool}}}}}")
+        gateway = Gateway(load(path), path)
+
+        def fault() -> str:
+            return gateway.state.snapshot().engines[0].fault
+
+        async with serving(gateway):
+            await until(fault)
+            assert fault().startswith("no connection to it: it has no certificate that is trusted here (self")
+            assert "pools.NAME.ca_file" in fault()
+            path.write_text(f"{settings}pools: {{p: {{{pool}, ca_file: host.crt}}}}")
+            gateway.ask_reload()
+            await until(lambda: gateway.state.is_up("text"))
+            assert fault() == ""
 
 
 class Paused:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from gateway.errors import ConfigError
 from gateway.server import reload
 from gateway.server.background import background
 from gateway.server.reload import Reloader
+from tests.hosts import certified
 from tests.support import until
 
 if TYPE_CHECKING:
@@ -89,6 +91,73 @@ async def test_an_invalid_one_changes_nothing_and_says_so(
         watched.swap(TEXT.replace("model: m", "model: n"))
         await until(lambda: watched.told == [False, True])
     assert [config.model for config in watched.applied] == ["n"]
+
+
+# Each would take minutes, or all memory, if it were read without a bound.
+BOMBS = {
+    "aliases": TEXT
+    + "x0: &x0 [a,a,a,a,a,a,a,a,a,a]\n"
+    + "".join(f"x{n}: &x{n} [{','.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 9)),
+    "circles": TEXT + "x: &a {" + ", ".join(f"k{n}: &b{n} {{<<: *a}}" for n in range(40)) + "}",
+    "depth": TEXT + "[" * 500_000,
+    "problems": TEXT + "".join(f"key_{n}: 1\n" for n in range(40_000)),
+    "sexagesimal": TEXT + "limits: {body_bytes: 1" + ":1" * 300_000 + "}",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+async def test_a_bad_file_neither_delays_the_next_good_one_nor_the_event_loop(
+    watched: Watched, bomb: str
+) -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
+
+    async with background(watched.reloader.run(), turn()):
+        watched.swap(bomb)
+        before = turns
+        await until(lambda: watched.told == [False])
+        assert turns > before
+        watched.swap(TEXT.replace("model: m", "model: n"))
+        await until(lambda: watched.told == [False, True])
+    assert [config.model for config in watched.applied] == ["n"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket", "too long"])
+async def test_what_is_no_file_is_not_waited_for_and_told_once(
+    watched: Watched, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = watched.folder / "other"
+    with socket.socket(socket.AF_UNIX) as listener:
+        match kind:
+            case "pipe":
+                os.mkfifo(other)
+            case "folder":
+                other.mkdir()
+            case "device":
+                other.symlink_to("/dev/zero")
+            case "socket":
+                listener.bind(str(other))
+            case "too long":
+                other.write_bytes(b"#" * 2_000_000)
+        async with background(watched.reloader.run()):
+            watched.path.unlink()
+            other.rename(watched.path)
+            await until(lambda: watched.told == [False])
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert watched.told == [False]
+            (watched.folder / "next").symlink_to(watched.folder / "..data" / "routes.yaml")
+            if kind == "folder":
+                watched.path.rmdir()
+            (watched.folder / "next").rename(watched.path)
+            watched.swap(TEXT.replace("model: m", "model: n"))
+            await until(lambda: True in watched.told)
+    assert watched.applied[-1].model == "n"
 
 
 async def test_what_cannot_be_applied_counts_as_invalid(watched: Watched) -> None:
@@ -170,6 +239,40 @@ async def test_changed_keys_are_a_changed_configuration(keyed: Keyed) -> None:
         keyed.give(f"team-a {KEY}\nteam-b {KEY}-too\n")
         await until(lambda: keyed.told == [True])
     assert keyed.applied[0].keys.owner(f"{KEY}-too".encode()) == "team-b"
+
+
+async def test_what_a_variable_holds_is_not_logged(
+    watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, "SECRET", "planted-4711")
+    caplog.set_level("DEBUG")
+    wrong = (
+        "sorting: {default: '${SECRET}'}\nauth: {keys_file: '${SECRET}'}\nretry: {budget: '${SECRET}'}",
+        "sorting: {default: '${SECRET}'}\nauth: {keys_file: '${SECRET}'}\n",
+    )
+    async with background(watched.reloader.run()):
+        for number, text in enumerate(wrong, start=1):
+            watched.swap(TEXT + text)
+            await until(lambda: len(watched.told) == number)  # noqa: B023 - awaited at once
+    assert "sorting.default: no route has this name; allowed: text" in caplog.text
+    assert "planted" not in caplog.text
+
+
+async def test_changed_authorities_are_a_changed_configuration(watched: Watched) -> None:
+    first, second = (
+        certified(watched.folder, name, f"DNS:{name}").with_suffix(".crt").read_text() for name in "ab"
+    )
+    path = watched.folder / "ca.pem"
+    path.write_text(first)
+    watched.swap(TEXT.replace("http://e]", "https://e], ca_file: ca.pem"))
+    reloader = Reloader(watched.path, load(watched.path), watched.apply, watched.told.append)
+    async with background(reloader.run()):
+        mended(path, second.encode())
+        await until(lambda: watched.told == [True])
+        assert watched.applied[0].authorities == {"p": second}
+        mended(path, b"half a file")
+        await until(lambda: watched.told == [True, False])
+    assert len(watched.applied) == 1
 
 
 @pytest.mark.parametrize(

@@ -414,6 +414,26 @@ def test_what_it_cannot_do_is_an_error_of_the_configuration(
         gateway_of_one()
 
 
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"])
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("api-key planted", True),
+        ("a=b,api-key: planted", True),
+        ("api-key=planted", False),
+        ("a=b,,c=planted,", False),
+    ],
+)
+def test_headers_for_the_collector_that_are_none_are_told_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, value: str, told: bool
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv(variable, value)
+    gateway_of_one()
+    assert (f"{variable}: not all of it is name=value" in caplog.text) is told
+    assert "planted" not in caplog.text
+
+
 def test_where_its_packages_are_missing_the_error_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "gateway.telemetry.tracing", None)

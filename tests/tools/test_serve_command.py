@@ -38,6 +38,21 @@ def test_check_notes_a_route_that_nothing_is_sorted_into(
     assert "did you mean 'table'?" in out
 
 
+def test_check_shows_no_variable_and_notes_what_only_looks_like_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "routes.yaml"
+    pool = "{engines: [http://e], api_key: $ENGINE_KEY}"
+    path.write_text(f"model: ${{MODEL}}\npools: {{p: {pool}}}\nroutes: {{text: {{}}}}\n")
+    monkeypatch.setenv("MODEL", "planted")
+    assert cli.main(["check", "--config", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"note: {path}: pools.p.api_key (line 2): is taken as it stands: "
+        "a variable is ${NAME}, with braces; $$ is a dollar",
+        f"{path}: valid - model of a variable, routes text, 1 engine in p, no API keys",
+    ]
+
+
 def test_check_counts_the_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "--config", CONFIG]) == 0
     assert capsys.readouterr().out.endswith("in cpu, no API keys\n")

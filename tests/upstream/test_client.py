@@ -8,6 +8,7 @@ import socket
 import ssl
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -278,6 +279,60 @@ async def test_health_is_yes_no_or_silence() -> None:
         assert await client.healthy(engine, 5) is False
 
 
+async def test_a_pools_own_authorities_take_the_place_of_the_systems(tmp_path: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certified(tmp_path, "localhost", "DNS:localhost"))
+    ours = (tmp_path / "host.crt").read_text()
+    (tmp_path / "other").mkdir()
+    other = certified(tmp_path / "other", "localhost", "DNS:localhost").with_suffix(".crt").read_text()
+    async with hosted(tls, health=answer_of(b"{}")) as host, EngineClient() as client:
+        engine = Engine("e", f"https://localhost:{host.port}", "p", 0, authorities=ours)
+        for _ in range(2):
+            await client.check_health(engine, 5)
+            # Not even over the connection that is kept.
+            for wrong in ("", other):
+                with pytest.raises(EngineFailed, match="no certificate that is trusted here"):
+                    await client.check_health(replace(engine, authorities=wrong), 5)
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (204, "HTTP 204, not 200"),
+        (301, "HTTP 301, not 200: give the address that it redirects to"),
+        (400, "HTTP 400, not 200: check whether its URL should begin with https://"),
+        (401, "HTTP 401, not 200: it, or what is in front of it, must let /health through without a key"),
+        (404, "HTTP 404, not 200: check its address, port and path prefix"),
+        (503, "HTTP 503, not 200"),
+    ],
+)
+async def test_a_health_check_tells_what_was_answered_and_what_to_check(status: int, told: str) -> None:
+    async def engine(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"location", b"http://u:planted@elsewhere/")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(engine) as url, EngineClient() as client:
+        with pytest.raises(EngineFailed) as failed:
+            await client.check_health(Engine("e", url, "p", 0), 5)
+    assert told in failed.value.message
+    assert "planted" not in failed.value.message
+
+
+async def test_an_answer_in_tls_is_told_as_that() -> None:
+    server = await asyncio.start_server(
+        lambda _, writer: (writer.write(b"\x15\x03\x03\x00\x02\x02\x46"), writer.close()), "127.0.0.1", 0
+    )
+    async with server, EngineClient() as client:
+        with pytest.raises(
+            EngineFailed, match="no HTTP but TLS: its URL should begin with https://"
+        ) as failed:
+            await client.check_health(
+                Engine("e", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "p", 0), 5
+            )
+    assert failed.value.code == "engine_garbage"
+
+
 async def test_a_page_is_read_whole() -> None:
     page = b"x 1\n" * 100_000
     async with served(FakeEngine(metrics=page)) as url, EngineClient() as client:
@@ -451,6 +506,24 @@ async def test_a_body_goes_out_piece_by_piece_as_one() -> None:
         "",
         "abcdefg",
     ]
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://engine", "engine"),
+        ("https://engine:443", "engine"),
+        ("https://engine:80", "engine:80"),
+        ("http://[::1]:8000", "[::1]:8000"),
+    ],
+)
+def test_an_engine_behind_a_prefix_is_asked_there(url: str, host: str) -> None:
+    origin, head = _opening("POST", f"{url}/team/ocr", "/v1/chat/completions", "")
+    assert head.decode().split("\r\n")[:2] == [
+        "POST /team/ocr/v1/chat/completions HTTP/1.1",
+        f"Host: {host}",
+    ]
+    assert origin == _opening("POST", url, "/x", "")[0]
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,42 @@ async def test_engines_by_url_are_known_without_a_resolver() -> None:
     assert len(discovery.engines()) == 2
 
 
+async def test_engines_behind_one_address_and_several_prefixes_are_several() -> None:
+    resolver = Resolver(deep="10.0.0.1")
+    settings = config(a="http://x:8000/one, http://x:8000/two, http://x:8000", b="dns+http://deep:8000/ocr")
+    async with running(resolver, settings) as discovery:
+        await until(lambda: len(discovery.engines()) == 4)
+        assert [(engine.name, engine.url) for engine in discovery.engines()] == [
+            ("x:8000/one", "http://x:8000/one"),
+            ("x:8000/two", "http://x:8000/two"),
+            ("x:8000", "http://x:8000"),
+            ("10.0.0.1:8000/ocr", "http://10.0.0.1:8000/ocr"),
+        ]
+    assert set(resolver.asked) == {("deep", 8000)}
+
+
+async def test_engines_have_their_pools_authorities() -> None:
+    settings = config(a="https://x", b="https://y")
+    settings = settings.completed(profiles={}, authorities={"b": "PEM"})
+    discovery = Discovery(settings, Changes(), Random(1), Resolver())
+    assert [engine.authorities for engine in discovery.engines()] == ["", "PEM"]
+    assert "PEM" not in repr(discovery.engines())
+
+
+async def test_names_without_an_address_are_told_with_the_reason() -> None:
+    resolver = Resolver(deep="", plain="10.0.0.1")
+    changes = Changes()
+    async with running(
+        resolver, config(a="dns+http://deep:8000", b="dns+http://plain"), changes
+    ) as discovery:
+        await until(lambda: discovery.unresolved() and discovery.engines())
+        (told,) = discovery.unresolved().pop("a")
+        assert told.startswith("deep:8000: ")
+        assert changes.count  # by which the state hears of it
+        resolver.table["deep"] = "10.0.0.2"
+        await until(lambda: not discovery.unresolved())
+
+
 async def test_every_address_of_a_name_is_an_engine() -> None:
     resolver = Resolver(deep="10.0.0.2 10.0.0.1", plain="fd00::1")
     changes = Changes()

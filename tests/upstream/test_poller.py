@@ -1,4 +1,7 @@
 import asyncio
+import errno
+import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -20,7 +23,7 @@ from gateway.state.ledger import AnswerKind
 from gateway.state.snapshot import EngineStatus
 from gateway.state.store import State
 from gateway.upstream.client import EngineClient
-from gateway.upstream.poller import Poller, mismatch
+from gateway.upstream.poller import Poller, health_fault, mismatch
 from gateway.wire.vllm.engine import read_metrics
 from tests.state.world import CURVES
 from tests.support import LONG_S, FakeEngine, served, until
@@ -80,6 +83,8 @@ class ScriptedClient:
         self.asked = 0
         self.pages: dict[str, bytes | Exception | Callable[[], bytes]] = {"/metrics": page()}
         self.read: list[str] = []
+        self.words = ["it refuses connections"]
+        self.code = ""
 
     async def check_health(self, engine: Engine, within_s: float) -> None:
         if engine.name == "broken":
@@ -90,9 +95,9 @@ class ScriptedClient:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer is None:
             self.clock.now += within_s
-            raise EngineTooSlow("no answer")
+            raise EngineTooSlow("no answer", code=self.code)
         if not answer:
-            raise EngineFailed("it refuses connections")
+            raise EngineFailed(self.words.pop(0) if len(self.words) > 1 else self.words[0])
 
     async def page(self, engine: Engine, path: str, within_s: float) -> bytes:
         self.read.append(f"{engine.name}{path}")
@@ -175,6 +180,69 @@ async def test_an_engine_that_is_down_from_the_start_is_told_once(caplog: pytest
     assert not any(await world.stood(20))
     assert [record.getMessage() for record in caplog.records] == ["engine e is down: it refuses connections"]
     assert world.client.read == []
+
+
+@pytest.mark.parametrize(
+    ("cause", "code", "told"),
+    [
+        (
+            ConnectionRefusedError(errno.ECONNREFUSED, "x"),
+            "engine_unreachable",
+            "no connection to it: it refuses connections (Connection refused); check that it runs",
+        ),
+        (
+            ssl.SSLError(1, "wrong version number"),
+            "engine_unreachable",
+            "no connection to it: it does not speak TLS as expected; check whether its URL",
+        ),
+        (
+            socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            "engine_unreachable",
+            "no connection to it: its name cannot be resolved (Name or service not known); check the name's",
+        ),
+        (None, "engine_died", "WORDS; check its log, whether its URL should begin with https://"),
+        (None, "", "WORDS"),
+    ],
+)
+def test_why_a_health_check_failed_is_told_with_what_to_do(
+    cause: Exception | None, code: str, told: str
+) -> None:
+    error = EngineFailed("WORDS", code=code)
+    error.__cause__ = cause
+    assert health_fault(error).startswith(told)
+
+
+async def test_each_reason_for_being_down_is_told_once_and_the_latest_is_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(False)
+    reasons = [f"reason {number}" for number in range(100)]
+    world.client.words = ["it refuses connections", "it answers HTTP 404", "it refuses connections", *reasons]
+    async with world.polled():
+        await until(lambda: world.status().fault == "it answers HTTP 404")
+        await until(lambda: world.status().fault == "reason 99")
+    told = [message for message in caplog.messages if message.startswith("engine e is down: ")]
+    assert told[:3] == [
+        "engine e is down: it refuses connections",
+        "engine e is down: it answers HTTP 404",
+        "engine e is down: reason 0",
+    ]
+    assert len(told) == len(set(told)) == 8
+    world.client.answers = [True]
+    async with world.polled():
+        await until(lambda: world.status().view.up)
+    assert world.status().fault == ""
+
+
+@pytest.mark.parametrize(("code", "told"), [("connect_timeout", " (no answer)"), ("engine_slow", "")])
+async def test_an_engine_that_takes_no_connection_is_told_from_one_that_does_not_answer(
+    code: str, told: str
+) -> None:
+    world = World(None)
+    world.client.code = code
+    async with world.polled():
+        await until(lambda: world.status().fault)
+    assert world.status().fault == f"3 health checks in a row had no answer in 2 s{told}"
 
 
 async def test_one_engines_trouble_and_slowness_are_not_the_others(caplog: pytest.LogCaptureFixture) -> None:

@@ -298,7 +298,9 @@ def _base(url: str) -> str:
     except ValueError:
         valid = False
     if not valid or parts.query or parts.fragment or parts.username is not None:
-        raise ConfigError([f"--url: a gateway's URL is such as http://127.0.0.1:8000, not {url!r}"])
+        raise ConfigError(
+            [f"--url: a gateway's URL is such as http://127.0.0.1:8000, not {url.rpartition('@')[2]!r}"]
+        )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
 
 
@@ -316,4 +318,8 @@ def _words(error: BaseException) -> str:
     if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
         return f"nothing came for {_SILENCE_S:g} s"
     cause, detail = diagnose(error)
+    if cause in (Cause.TLS, Cause.CERTIFICATE):  # the system's words alone say little
+        return cause.told(detail)
+    if isinstance(error, httpx.RemoteProtocolError):
+        return f"{error} Check whether the URL should begin with https://"
     return detail or str(error) or (cause.words if cause is not Cause.OTHER else type(error).__name__)

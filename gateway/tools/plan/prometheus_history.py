@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.connect_failure import diagnose
+from gateway.config.shown_values import shown
+from gateway.connect_failure import explained
 from gateway.errors import ConfigError
 from gateway.tools.plan.load_history import History
 
@@ -115,9 +116,9 @@ class Prometheus:
             parts = urlsplit(url)
             host = parts.hostname
         except ValueError as error:
-            raise ConfigError([f"{url!r} is no URL: {error}"]) from error
+            raise ConfigError([f"{shown(url)} is no URL"]) from error
         if parts.scheme not in ("http", "https") or not host:
-            raise ConfigError([f"{url!r} is no URL of a Prometheus, such as http://prometheus:9090"])
+            raise ConfigError([f"{shown(url)} is no URL of a Prometheus, such as http://prometheus:9090"])
         path = parts.path.rstrip("/")
         self._url = f"{parts.scheme}://{parts.netloc}{path}"
         self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
@@ -168,7 +169,7 @@ class Prometheus:
                         too_long = f"more than {_MOST_BYTES >> 20} MiB; try a longer --step"
                         raise ConfigError([f"{self.name} answers {too_long}"])
         except httpx.ConnectError as error:
-            raise ConfigError([f"{self.name} cannot be asked: {diagnose(error)[0].words}"]) from error
+            raise ConfigError([f"{self.name} cannot be asked: {explained(error)}"]) from error
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:
             told = str(error) or f"no answer within {_TIMEOUT_S:g} s"
             raise ConfigError([f"{self.name} cannot be asked: {told}"]) from error

@@ -11,11 +11,11 @@ import msgspec
 from pydantic import ValidationError
 
 from gateway.config import EMBEDDED, Config, Pool, Route, load
-from gateway.errors import ConfigError, GatewayError
+from gateway.errors import ConfigError, EngineFailed, GatewayError
 from gateway.policy.sort.prompts import KEY_VALUE, TABLE, TEXT
 from gateway.tools.sweep import sweep_values
 from gateway.upstream.discovery import Discovery
-from gateway.upstream.poller import mismatch
+from gateway.upstream.poller import health_fault, mismatch
 from gateway.wire.vllm.engine import read_version, read_work
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def configured(path: Path, pools: Collection[str] | None, routes: Collection[str
     Raises:
         ConfigError: the file cannot be used, or has no such pool or route; nothing is left to measure.
     """
-    config = load(path, keys=False)
+    config = load(path, keys=False, authorities=True)
     chosen_pools = _chosen("pool", config.pools, pools, path)
     chosen_routes = {
         name: route.model_copy(update={"pools": allowed})
@@ -139,8 +139,11 @@ async def look(client: EngineClient, engine: Engine, config: Config) -> EngineFa
         ConfigError: it cannot be reached, is not well, serves another model, or is not as its pool says.
     """
     who = f"{engine.name} (pool {engine.pool})"
-    if await client.healthy(engine, _PATIENCE_S) is not True:
-        raise ConfigError([f"{who}: {engine.url}/health does not answer 200"])
+    try:
+        await client.check_health(engine, _PATIENCE_S)
+    except GatewayError as error:
+        told = health_fault(error) if isinstance(error, EngineFailed) else error.message
+        raise ConfigError([f"{who}: {engine.url}/health does not answer 200: {told}"]) from error
     try:
         work = read_work(await client.page(engine, "/metrics", _PATIENCE_S))
         version = read_version(await client.page(engine, "/version", _PATIENCE_S))

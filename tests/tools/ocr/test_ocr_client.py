@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from gateway.errors import ConfigError
 from gateway.tools.ocr.ocr_client import ATTEMPTS, AllFailed, DocumentFailed, DocumentUpload, OcrClient
+from tests.hosts import certified, hosted
 from tests.support import served
 from tests.tools.ocr import stub as stubs
 from tests.tools.ocr.stub import Reply, Stub, document, fail, refuse, serving
@@ -184,6 +186,20 @@ async def test_nobody_there_is_told_with_what_to_start(path: Path) -> None:
         await read(Stub(url="http://127.0.0.1:9"), path)
 
 
+async def test_what_is_wrong_with_tls_is_told_in_words(path: Path, tmp_path: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certified(tmp_path, "localhost", "DNS:localhost"))
+    async with hosted(tls) as behind_tls, serving() as plain:
+        for url, words in (
+            (f"https://localhost:{behind_tls.port}", r"no certificate that is trusted here \(self-signed"),
+            (plain.url.replace("http", "https"), "does not speak TLS as expected.*begin with http://"),
+            (f"http://localhost:{behind_tls.port}", "Server disconnected.*begin with https://"),
+        ):
+            with pytest.raises(AllFailed, match=words) as told:
+                await read(Stub(url=url), path)
+            assert "not permitted" not in str(told.value)
+
+
 async def test_a_key_that_is_missing_is_told(path: Path) -> None:
     async with serving("secret") as stub:
         with pytest.raises(AllFailed, match=r"HTTP 401: there is no API key.*--key"):
@@ -240,5 +256,6 @@ def test_a_base_url_may_end_as_openai_clients_have_it(end: str) -> None:
     ],
 )
 def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="--url"):
+    with pytest.raises(ConfigError, match="--url") as told:
         OcrClient(url, "", DocumentUpload(), Random())
+    assert "u:p" not in str(told.value)

@@ -182,10 +182,13 @@ async def test_nobody_there() -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["http://", "ftp://host", "http://[::1"])
+@pytest.mark.parametrize(
+    "url", ["http://", "ftp://host", "http://[::1", "ftp://me:secret@host", "http://me:secret@[::1"]
+)
 async def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="no URL"):
+    with pytest.raises(ConfigError, match="no URL") as told:
         await history(url, model=None, since_s=60, step_s=60, now=NOW)
+    assert "secret" not in str(told.value)
 
 
 @pytest.fixture

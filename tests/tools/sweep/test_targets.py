@@ -150,7 +150,8 @@ async def test_every_problem_of_every_engine_is_told_before_anything_is_measured
         "e3 (pool depth0): it serves glm-ocr, not dots-ocr",
         "e3 (pool depth0): it speculates (its metrics have spec_decode series), but pool depth0 has no "
         "speculative_config",
-        "gone (pool depth0): http://127.0.0.1:9/health does not answer 200",
+        "gone (pool depth0): http://127.0.0.1:9/health does not answer 200: no connection to it: it refuses "
+        "connections (Connection refused); check that it runs and listens at this port",
         "silent (pool depth0): the engine answered /metrics with HTTP 404",
         "sleeping (pool depth0): it sleeps",
     ]
