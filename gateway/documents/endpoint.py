@@ -122,9 +122,11 @@ class DocumentEndpoint:
                 code="documents_busy",
                 retry_after=_BUSY_RETRY_S,
             ) from None
+        began = asyncio.get_running_loop().time()
         try:
             yield
         finally:
+            self._turns.charge(client, asyncio.get_running_loop().time() - began)
             self._turns.leave(client, 0)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import msgspec
 from PIL import Image
 
+from gateway import child
 from gateway.errors import BadImage, BadRequest
 from gateway.images.confined import confine, outlive_signals
 from gateway.wire.image import headers
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 _QUALITY, _NO_SUBSAMPLING = 92, 0
 # pypdfium2's name for it is deep in its bindings.
 _ERR_PASSWORD = 4
+# The CPU seconds that opening a document may take, and each page: real ones take less than one. A document
+# of pages that take more is over, with its three processes, before another client's patience is (30 s).
+_CPU_S = 5.0
 _DAMAGED = "the page is missing from the document, or damaged"
 
 
@@ -88,6 +92,7 @@ class _Document(Protocol):
 
 def serve(requests: BinaryIO, answers: BinaryIO, settings: RenderSettings) -> None:
     """Read a document, and render pages by their numbers, a line each, until no more are asked for."""
+    child.limit_cpu(_CPU_S)
     try:
         document = _open(requests.read(settings.size), settings)
     except BadRequest as error:
@@ -99,6 +104,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, settings: RenderSettings) -> No
         return
     _send(answers, OpenResult(pages=document.pages))
     while line := requests.readline():
+        child.limit_cpu(_CPU_S)
         header, jpeg = _rendered(document, int(line))
         _send(answers, header, jpeg)
 

@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gateway import child
+
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
 
 # The gateway's own work goes first where both share a core.
 _NICENESS = 10
-# Where Python and its libraries are found. No other variable of the gateway's: some hold keys.
-_PASSED_ON = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH")
 _SETTINGS = {
     "OPENBLAS_NUM_THREADS": "1",  # numpy's own threads would not help, and each takes memory
     # Huge pages: a page of 1700 x 2200 pixels costs 7,000 faults without, 20 ms of the 110 that a PNG takes.
@@ -51,10 +51,10 @@ async def start(module: str, room: int) -> ConfinedProcess:
         try:
             # Not by the event loop: uvloop forks, which stops a gateway that holds a gigabyte for 30 ms.
             process = subprocess.Popen(  # noqa: S603, ASYNC220 - nothing of it comes from outside; it takes 1 ms
-                [sys.executable, "-m", module, str(room)],
+                child.interpreter("-m", module, str(room)),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                env={name: os.environ[name] for name in _PASSED_ON if name in os.environ} | _SETTINGS,
+                env=child.environment() | _SETTINGS,
                 start_new_session=True,  # Ctrl-C is for the gateway, which first lets its requests end
             )
         except OSError:
@@ -75,6 +75,7 @@ def confine(room: int) -> None:
     Args:
         room: bytes of memory that it may take beyond what it has now.
     """
+    child.end_with_parent()
     os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold documents
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # libraries' messages may quote them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import Counter
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
+
+# After so long, half as much time of a client's work is held against it.
+_HALF_LIFE_S = 60.0
+_MOST_CHARGED = 1024
 
 
 class _Waiter(NamedTuple):
@@ -38,7 +43,14 @@ class FairLimiter:
     none waits for ever.
     """
 
-    def __init__(self, places: int, capacity: int, step: int = 1024 * 1024, reserved: int = 0) -> None:
+    def __init__(
+        self,
+        places: int,
+        capacity: int,
+        step: int = 1024 * 1024,
+        reserved: int = 0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Let nothing in yet.
 
         Args:
@@ -46,6 +58,7 @@ class FairLimiter:
             capacity: the weight of all that run, at most.
             step: the weight for which one later piece may pass.
             reserved: how many of the places are for clients that have none.
+            now: the time in seconds.
         """
         self.capacity = capacity
         self._reserved = reserved
@@ -56,6 +69,8 @@ class FairLimiter:
         self._waiters: dict[str, list[_Waiter]] = {}
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[object]] = set()
+        self._used: dict[str, tuple[float, float]] = {}
+        self._now = now
 
     @property
     def waiting(self) -> int:
@@ -97,6 +112,16 @@ class FairLimiter:
                 self.leave(client, weight)
             raise
 
+    def charge(self, client: str, seconds: float) -> None:
+        """Note how long a client's work has taken: those whose work took less lately are let in first."""
+        self._used[client] = self._used_lately(client) + seconds, self._now()
+        if len(self._used) > _MOST_CHARGED:
+            del self._used[min(self._used, key=self._used_lately)]
+
+    def _used_lately(self, client: str) -> float:
+        seconds, at = self._used.get(client, (0.0, 0.0))
+        return seconds * 0.5 ** ((self._now() - at) / _HALF_LIFE_S) if seconds else 0.0
+
     def leave(self, client: str, weight: int) -> None:
         """Give a place back."""
         self._running_of[client] -= 1
@@ -108,7 +133,7 @@ class FairLimiter:
 
     def _let_in(self) -> None:
         """Let in what fits, until nothing more does; a client that was let in comes last then."""
-        while any(self._let_in_one(client) for client in tuple(self._waiters)):
+        while any(self._let_in_one(client) for client in sorted(self._waiters, key=self._used_lately)):
             pass
 
     def _let_in_one(self, client: str) -> bool:

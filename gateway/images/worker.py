@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 from PIL import Image
 
+from gateway import child
 from gateway.errors import BadImage
 from gateway.images.confined import confine, outlive_signals
 from gateway.policy.sort import layout
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 # What precedes each image: whether its route is asked for, and how many bytes follow. Where it is, they are
 # the image's data URL, which is decoded here and not in the gateway; else they are the encoded image.
 REQUEST_HEAD = struct.Struct(">?Q")
+# The CPU seconds of one image. The largest that the limits let through takes some three.
+_CPU_S = 15.0
 
 
 class Inspection(msgspec.Struct, omit_defaults=True):
@@ -68,6 +71,7 @@ def serve(requests: BinaryIO, responses: BinaryIO, model: LayoutModel) -> None:
     """Inspect one image after the other until the requests end."""
     while head := requests.read(REQUEST_HEAD.size):
         guess, size = REQUEST_HEAD.unpack(head)
+        child.limit_cpu(_CPU_S)
         inspection = _inspect(requests.read(size), model if guess else None)
         responses.write(msgspec.json.encode(inspection) + b"\n")
         responses.flush()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 from typing import TYPE_CHECKING
 
+from gateway import child
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -19,22 +20,25 @@ _LONGEST_PAUSE_S = 10.0
 _WELL_S = 30.0
 
 
-async def start(*arguments: str, descriptor: int) -> asyncio.subprocess.Process:
+async def start(
+    *arguments: str, descriptor: int, environment: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
     """Start a Python process, which inherits a file descriptor; its standard input ends with this process.
 
     Args:
         arguments: those behind the interpreter.
         descriptor: inherited under its number.
+        environment: its variables; None for those of this process.
 
     Raises:
         OSError: there are no descriptors or processes left.
     """
     # A session of its own: Ctrl-C is for this process, which lets its children finish what is in flight.
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        *arguments,
+        *child.interpreter(*arguments),
         stdin=asyncio.subprocess.PIPE,
         pass_fds=(descriptor,),
+        env=environment,
         start_new_session=True,
     )
 

@@ -7,6 +7,7 @@ import importlib.util
 import socket
 from typing import TYPE_CHECKING, Protocol
 
+from gateway import child
 from gateway.config import EMBEDDED
 from gateway.errors import ConfigError
 from gateway.server import child_process
@@ -101,7 +102,9 @@ class EmbeddedProcess:
 
     async def _run_once(self) -> int:
         descriptor = self._socket.fileno()
-        process = self._process = await child_process.start(*self._command(descriptor), descriptor=descriptor)
+        process = self._process = await child_process.start(
+            *self._command(descriptor), descriptor=descriptor, environment=child.environment()
+        )
         if self._retired.is_set():
             self.restart()
         status = await process.wait()

@@ -96,7 +96,7 @@ async def test_under_one_in_a_hundred_is_lost_and_the_log_names_it(
     way: str | int, caplog: pytest.LogCaptureFixture
 ) -> None:
     behave = status(way) if isinstance(way, int) else WAYS[way]
-    requests = 10_000 if way in (*WAYS, *SHORT) else 1_000
+    requests = 10_000 if way in (*WAYS, *SHORT) else 2_000
     lost, named = await lost_of(behave, requests, lambda: caplog.text)
     print(f"{way}: {lost} of {requests:,} lost; named in the log after {named:.2f} s")
     assert lost < requests / 100

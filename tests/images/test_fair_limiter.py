@@ -207,3 +207,29 @@ async def test_the_last_place_may_be_for_a_client_that_has_none() -> None:
     for _ in range(2):
         limiter.leave("a", 0)
     await limiter.enter("a", 0)  # the only one
+
+
+async def test_whose_work_took_long_comes_after_others_until_that_is_forgotten() -> None:
+    now = 0.0
+    limiter = FairLimiter(1, 10, now=lambda: now)
+    limiter.charge("slow", 40.0)
+    limiter.charge("quick", 1.0)
+    assert await entered(limiter, ("slow", 1), ("slow", 2), ("quick", 1), ("new", 1), ("quick", 2)) == [
+        "new1",
+        "quick1",
+        "quick2",
+        "slow1",
+        "slow2",
+    ]
+    now = 3600.0
+    limiter.charge("quick", 1.0)
+    assert await entered(limiter, ("quick", 1), ("slow", 1)) == ["slow1", "quick1"]
+
+
+async def test_of_many_clients_those_with_the_least_time_are_forgotten() -> None:
+    limiter = FairLimiter(1, 10, now=lambda: 0.0)
+    limiter.charge("slow", 100.0)
+    for number in range(5000):
+        limiter.charge(str(number), 1.0)
+    assert len(limiter._used) <= 1024
+    assert "slow" in limiter._used

@@ -10,6 +10,8 @@ _RESERVED = (192 + 128 + 512) * _MIB
 _DOCUMENT = (96 + 512) * _MIB
 # So much memory for each open document, and no more of them, where nobody says.
 _FOR_A_DOCUMENT, _DOCUMENTS = 2048 * _MIB, 4
+# One of two places is kept for clients that have no document open.
+_FOR_TWO_DOCUMENTS = _RESERVED + 2 * _DOCUMENT + 512 * _MIB
 # Resident bytes that a byte held has been measured to cost, at worst: see docs/configuration.md.
 _FACTOR = 3
 # Where there is hardly any memory one large page must still pass.
@@ -34,7 +36,8 @@ def may_hold(more: int, *, own: int, total: int, limit: int) -> bool:
 
 def default_documents(memory_bytes: int) -> int:
     """Return how many documents a process that may use `memory_bytes` may have open at a time."""
-    return min(max(memory_bytes // _FOR_A_DOCUMENT, 1), _DOCUMENTS)
+    least = 2 if memory_bytes >= _FOR_TWO_DOCUMENTS else 1
+    return min(max(memory_bytes // _FOR_A_DOCUMENT, least), _DOCUMENTS)
 
 
 def default_limit(memory_bytes: int, documents: int) -> int:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 import yaml
+
+from gateway import child
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ _START_S = 120.0
 _END_S = 20.0
 _LOOK_S = 0.2
 _TAIL_LINES = 15
-_OCR_GATEWAY = (sys.executable, "-m", "gateway.cli")
+_OCR_GATEWAY = tuple(child.interpreter("-m", "gateway.cli"))
 # SIGHUP: the terminal is closed.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -87,6 +88,7 @@ class Processes:
                     stdin=subprocess.DEVNULL,
                     stdout=None if shown else log,
                     stderr=None if shown else log,
+                    preexec_fn=child.end_with_parent,
                     start_new_session=True,  # so that Ctrl-C is ours alone, and the order of ending kept
                 )
         end = time.monotonic() + _START_S

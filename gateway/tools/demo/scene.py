@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from gateway import child
 from gateway.engines.simulated.step_model import Fit, throughput
 from gateway.tools.demo import demo_load
 from gateway.tools.demo.processes import (
@@ -145,7 +145,7 @@ def running(scene: Scene, say: Callable[[str], None] = lambda line: None) -> Ite
             if watcher:
                 processes.start([watcher])
             clients = demo_load.arguments(scene.url, scene.few, scene.many, scene.period_s)
-            processes.start([Service("load", [sys.executable, *clients])])
+            processes.start([Service("load", child.interpreter(*clients))])
             yield Running(processes, f"http://{HOST}:{ports[PROMETHEUS]}" if watcher else "")
         finally:
             processes.end()
