@@ -46,7 +46,7 @@ class LocatedYaml:
 
     Attributes:
         problems: a `file:line: key: ...` line for what is wrong with it, `MAX_PROBLEMS` and one at most.
-        notes: a `key (line N): ...` line for what is valid and probably not meant.
+        notes: a `key (line N): ...` line for what is valid and probably not meant, as many at most.
         from_environment: where values stand that have an environment variable in them, and all sections
             and lists around them.
     """
@@ -172,18 +172,17 @@ class LocatedYaml:
         }
 
     def _scalar(self, node: yaml.ScalarNode, location: Location) -> object:
-        if "$" in node.value:
-            expanded = self._expand(node.value, location)
-            # It stays a string, so that an API key of digits is not read as a number.
-            if expanded != node.value or isinstance(expanded, FromEnvironment):
-                return expanded
+        expanded = self._expand(node.value, location) if "$" in node.value else node.value
+        if _SURROGATE.search(expanded):
+            self.report([(location, "holds half of a surrogate pair, which is no character")])
+            return None
+        # It stays a string, so that an API key of digits is not read as a number.
+        if expanded != node.value or isinstance(expanded, FromEnvironment):
+            return expanded
         if not _IS_TEXT.search(node.tag) and len(node.value) > _MAX_LITERAL:
             self.report(
                 [(location, f"is too long: quote it if it is text (at most {_MAX_LITERAL} characters)")]
             )
-            return None
-        if _SURROGATE.search(node.value):
-            self.report([(location, "holds half of a surrogate pair, which is no character")])
             return None
         try:
             return self._loader.construct_object(node)
@@ -194,7 +193,7 @@ class LocatedYaml:
 
     def _expand(self, text: str, location: Location) -> str:
         """Return a value with its variables filled in; report what looks like one and is none."""
-        if _LIKE_A_VARIABLE.fullmatch(text):
+        if _LIKE_A_VARIABLE.fullmatch(text) and len(self.notes) < MAX_PROBLEMS:
             self.notes.append(
                 f"{self._name(location)} (line {self._line(location)}): is taken as it stands: a variable is "
                 "${NAME}, with braces; $$ is a dollar"

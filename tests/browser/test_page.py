@@ -308,6 +308,16 @@ async def test_the_forms_that_answers_have_are_shown_as_what_they_are(running: R
         assert cells[-2:] == ["price", "9"]
 
 
+async def test_why_an_engine_is_down_is_shown(running: Running) -> None:
+    running.plain.healthy = False
+    running.gateway.state.unresolved = {"mtp3": ("deep:8000: it has no addresses",)}
+    await until(lambda: not running.up("plain"))
+    async with browsing(running.url, "#status") as page:
+        notices = page.locator("#notices")
+        await expect(notices).to_contain_text("is down: the engine answered /health with HTTP 503, not 200")
+        await expect(notices).to_contain_text("pool mtp3 has no engine by the name deep:8000: it has no addr")
+
+
 async def test_a_refusal_is_shown_in_the_gateways_own_words(running: Running) -> None:
     async with browsing(running.url, "#playground", refused=True) as page:
         assert await read_nothing(page) == "Choose a picture or a PDF first, or take a sample."

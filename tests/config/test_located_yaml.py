@@ -111,6 +111,13 @@ def test_it_knows_where_the_environment_had_a_say() -> None:
     assert document.shown("plain", ("x", "api_key", 0)) == "a value (not shown)"
 
 
+def test_a_variable_that_is_no_text_is_a_problem() -> None:
+    name = b"caf\xe9".decode("utf-8", "surrogateescape")  # as the environment has what is not UTF-8
+    assert read("a: ${KEY}", KEY=name)[1] == [
+        "f.yaml:1: a: holds half of a surrogate pair, which is no character"
+    ]
+
+
 def test_what_variables_come_to_is_bounded() -> None:
     text = "a: [" + ", ".join(["'" + "${KEY}" * 400 + "'"] * 100) + "]"
     document = LocatedYaml("f.yaml", {"KEY": "x" * 100_000})
