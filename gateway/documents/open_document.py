@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 
-from gateway.documents.render_process import OpenResult, PageHeader
+from gateway.documents.render_process import CPU_S, OpenResult, PageHeader
 from gateway.errors import BadImage, BadRequest, Unavailable
 from gateway.images.confined import start
 
@@ -115,7 +115,9 @@ class OpenDocument:
                 header, jpeg = await process.render(index)
         except (OSError, ValueError, EOFError) as error:
             await self._died(f"at page {index}", error)
-            raise _failed(f"rendering the page took over {self._page_s:g} s, or ended its process") from error
+            raise _failed(
+                f"rendering the page took over {self._page_s:g} s or {CPU_S:g} s of CPU, or ended its process"
+            ) from error
         except BaseException:  # its answer would be taken for the next page's
             await self._end()
             raise
@@ -138,7 +140,8 @@ class OpenDocument:
                 opened = await process.open(self._data, self._settings)
         except (OSError, ValueError, EOFError) as error:
             await self._died("at opening one", error)
-            words = f"opening the document took over {self._opening_s:g} s, or ended its process"
+            limits = f"{self._opening_s:g} s or {CPU_S:g} s of CPU"
+            words = f"opening the document took over {limits}, or ended its process"
             raise _failed(words) from error
         except BaseException:
             await self._end()

@@ -31,7 +31,7 @@ _QUALITY, _NO_SUBSAMPLING = 92, 0
 _ERR_PASSWORD = 4
 # The CPU seconds that opening a document may take, and each page: real ones take less than one. A document
 # of pages that take more is over, with its three processes, before another client's patience is (30 s).
-_CPU_S = 5.0
+CPU_S = 5.0
 _DAMAGED = "the page is missing from the document, or damaged"
 
 
@@ -92,7 +92,7 @@ class _Document(Protocol):
 
 def serve(requests: BinaryIO, answers: BinaryIO, settings: RenderSettings) -> None:
     """Read a document, and render pages by their numbers, a line each, until no more are asked for."""
-    child.limit_cpu(_CPU_S)
+    child.limit_cpu(CPU_S)
     try:
         document = _open(requests.read(settings.size), settings)
     except BadRequest as error:
@@ -104,7 +104,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, settings: RenderSettings) -> No
         return
     _send(answers, OpenResult(pages=document.pages))
     while line := requests.readline():
-        child.limit_cpu(_CPU_S)
+        child.limit_cpu(CPU_S)
         header, jpeg = _rendered(document, int(line))
         _send(answers, header, jpeg)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench.serving import SHARED
 from gateway.documents.open_document import OpenDocument
 from gateway.documents.render_process import RenderSettings
 from gateway.errors import BadImage, BadRequest, Unavailable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+SLOW_PAGES = SHARED / "faults/slow-tiling.pdf"
 PAGES = pdf.document(["one", "two", "three"], broken={1})
 
 
@@ -102,6 +104,19 @@ async def test_one_that_is_stuck_is_killed_and_a_document_that_goes_on_so_is_giv
         with pytest.raises(BadRequest, match="3 times"):
             await renderer.page(0)
         assert renderer.pid is None
+
+
+@pytest.mark.skipif(not SLOW_PAGES.exists(), reason="the shared files are not here")
+async def test_pages_that_take_too_much_cpu_cost_only_their_document(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened(SLOW_PAGES.read_bytes()) as renderer:
+        for _ in range(3):
+            with pytest.raises(BadRequest, match="5 s of CPU"):
+                await renderer.page(0)
+        with pytest.raises(BadRequest, match="3 times"):
+            await renderer.page(0)
+    assert caplog.text.count(f"exit status {-signal.SIGXCPU}") == 3
 
 
 async def test_opening_has_its_time_too(caplog: pytest.LogCaptureFixture) -> None:

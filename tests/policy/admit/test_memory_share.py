@@ -49,15 +49,10 @@ def test_many_that_ask_in_turn_get_equal_shares_with_one_more_in_reserve() -> No
 
 @pytest.mark.parametrize(
     ("memory", "documents", "limit"),
-    [
-        (128 * MIB, 1, 64 * MIB),
-        (2304 * MIB, 1, 288 * MIB),
-        (3072 * MIB, 2, 341 * MIB),
-        (16384 * MIB, 4, 4373 * MIB),
-    ],
+    [(128, 1, 64), (2304, 1, 288), (3072, 2, 341), (16384, 4, 4373)],
 )
 def test_the_limit_leaves_room_for_what_a_byte_costs_and_for_the_processes(
     memory: int, documents: int, limit: int
 ) -> None:
-    assert default_documents(memory) == documents
-    assert default_limit(memory, documents) == pytest.approx(limit, abs=MIB)
+    assert default_documents(memory * MIB) == documents
+    assert default_limit(memory * MIB, documents) == pytest.approx(limit * MIB, abs=MIB)
