@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system kill
 PARENT = """
 import subprocess, sys
 from gateway import child
-program = "import time; from gateway import child; child.end_with_parent(); print(1, flush=True); time.sleep(600)"
+program = "import time; from gateway import child; child.end_with_parent(); print(flush=True); time.sleep(99)"
 inner = subprocess.Popen(child.interpreter("-c", program), stdout=subprocess.PIPE)
 inner.stdout.readline()
 print(inner.pid, flush=True)
