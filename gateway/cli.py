@@ -6,17 +6,18 @@ import argparse
 import importlib.util
 import json
 import math
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway import __version__
 from gateway.errors import ConfigError
-from gateway.server import listen
 from gateway.tools.ocr.ocr_options import arguments as ocr_arguments
 from gateway.tools.option_types import port, positive, whole
 from gateway.tools.output import listed
-from gateway.tools.plan.plan_command import arguments as plan_arguments
+from gateway.tools.plan.plan_options import arguments as plan_arguments
 from gateway.tools.sweep.sweep_options import arguments as sweep_arguments
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _CONFIG = Path("routes.yaml")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status."""
+    _open_standard_streams()
     options = parser().parse_args(arguments)
     try:
         status: int = options.command(options)
@@ -49,11 +51,28 @@ def _command(module: str, name: str = "run") -> Callable[[argparse.Namespace], i
     return run
 
 
+def _open_standard_streams() -> None:
+    """Open those that are closed on nothing: else files and sockets would take their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest free number
+
+
+def _serve(options: argparse.Namespace) -> int:
+    # It asks for a reload: one that comes before there is anything to reload must not end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return _command("serve_command", "serve")(options)
+
+
 def _sweep(options: argparse.Namespace) -> int:
     needed = ("jinja2", "matplotlib", "rich")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise ConfigError([f"sweep needs {listed(missing)}: pip install 'ocr-gateway[sweep]'"])
-    listen.allow_many_connections()
+    from gateway.server.listen import allow_many_connections  # takes half a second
+
+    allow_many_connections()
     return _command("sweep.sweep_command")(options)
 
 
@@ -96,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--workers", **shared, help="processes that share the port, each with an admin port; default: 1"
     )
-    serve.set_defaults(command=_command("serve_command", "serve"))
+    serve.set_defaults(command=_serve)
 
     check = commands.add_parser("check", help="validate a configuration; exit 1 on any error")
     check.add_argument("--config", **config)

@@ -1,8 +1,14 @@
+import contextlib
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from bench.serving import free_port
 from gateway import __version__, cli
 
 
@@ -64,3 +70,38 @@ def test_documents_to_read_get_their_options(monkeypatch: pytest.MonkeyPatch) ->
     assert cli.main(["ocr", "a.pdf", "scans", "--out", "out", "--pages", "0-2", "--recursive"]) == 3
     assert read[0].paths == [Path("a.pdf"), Path("scans")]
     assert (read[0].out, read[0].pages, read[0].recursive) == (Path("out"), (0, 1, 2), True)
+
+
+def test_a_reload_asked_for_before_all_is_loaded_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The command is ready to be told within some 50 ms: what takes longer is loaded after that."""
+    loads = "import sys, gateway.cli; print('uvicorn' in sys.modules or 'pydantic' in sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", loads], check=True, capture_output=True)
+    assert loaded.stdout == b"False\n"
+    before = signal.getsignal(signal.SIGHUP)
+    found: list[Any] = []
+    monkeypatch.setattr(
+        "gateway.tools.serve_command.serve", lambda _: found.append(signal.getsignal(signal.SIGHUP)) or 0
+    )
+    try:
+        assert cli.main(["serve"]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert found == [signal.SIG_IGN]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_it_serves_and_stops_whichever_standard_streams_are_closed(closed: str, tmp_path: Path) -> None:
+    config, port = tmp_path / "routes.yaml", free_port()
+    config.write_text(
+        "model: m\npools: {p: {engines: [http://127.0.0.1:1]}}\nroutes: {text: {}}\nserver: {linger_s: 0}\n"
+    )
+    command = f"exec {sys.executable} -m gateway.cli serve --config {config} --port {port} {closed}"
+    with subprocess.Popen(["sh", "-c", command], stdin=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
+                    break
+        process.terminate()
+        assert process.wait(60) in (0, -signal.SIGTERM)

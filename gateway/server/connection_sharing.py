@@ -62,7 +62,8 @@ class ConnectionSharing:
 
     def give(self, connection: socket.socket) -> bool:
         """Hand a connection to the worker that has the fewest; of several, to who has waited longest."""
-        for worker in sorted(self._workers, key=lambda one: (one.connections, one.given)):
+        staying = [worker for worker in self._workers if not worker.draining] or self._workers
+        for worker in sorted(staying, key=lambda one: (one.connections, one.given)):
             if worker.hand_over(connection, self._given + 1):
                 self._given += 1
                 return True

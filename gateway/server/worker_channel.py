@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.telemetry.logs import LogFormat
 
-# What a worker tells its parent: it takes connections, one has been closed, the embedded engine hangs.
-READY, CLOSED, HUNG = b"r", b"c", b"h"
+# What a worker tells its parent: it takes connections, one has been closed, the embedded engine hangs, the
+# worker drains.
+READY, CLOSED, HUNG, DRAINING = b"r", b"c", b"h", b"d"
 # The second signal: what is in flight gets no time any more.
 AT_ONCE = signal.SIGQUIT
 
@@ -57,6 +58,7 @@ class WorkerHandle:
         channel: of the process there is now.
         process: the process there is now.
         ready: it takes connections.
+        draining: it is about to end, and gets connections only where all others are, too.
         served: it has been ready, in this process or one before.
         connections: that it has.
         given: the number of the last one that it got.
@@ -67,6 +69,7 @@ class WorkerHandle:
     channel: socket.socket | None = None
     process: asyncio.subprocess.Process | None = None
     ready: bool = False
+    draining: bool = False
     served: bool = False
     connections: int = 0
     given: int = 0
@@ -75,7 +78,7 @@ class WorkerHandle:
     def begin(self, channel: socket.socket, process: asyncio.subprocess.Process) -> None:
         """Take another process over."""
         channel.setblocking(False)
-        self.channel, self.process, self.connections = channel, process, 0
+        self.channel, self.process, self.connections, self.draining = channel, process, 0, False
 
     def receive(self) -> bytes | None:
         """Take over what the worker tells, and return it; None at its end."""
@@ -89,6 +92,7 @@ class WorkerHandle:
             self.ready = False
             return None
         self.connections -= told.count(CLOSED)
+        self.draining |= DRAINING in told
         if READY in told:
             self.ready = self.served = True
         return told
@@ -149,6 +153,11 @@ class ParentChannel:
         self._closed += 1
         with contextlib.suppress(OSError):  # full, until the next; or the parent is gone
             self._closed -= self._channel.send(CLOSED * self._closed)
+
+    def tell_draining(self) -> None:
+        """Tell that the worker drains."""
+        with contextlib.suppress(OSError):
+            self._channel.send(DRAINING)
 
     def tell_hung(self) -> None:
         """Tell that the embedded engine hangs."""

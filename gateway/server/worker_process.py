@@ -71,6 +71,10 @@ class WorkerServer(GatewayServer):
         if self._stopping is None:
             super().handle_exit(sig, frame)
 
+    def _stop(self, linger: bool) -> None:
+        self._channel.tell_draining()
+        super()._stop(linger)
+
     def _take(self) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(_TURN):

@@ -39,6 +39,27 @@ async def test_connections_go_to_the_worker_with_the_fewest_that_takes_them() ->
         assert ends[1][1].recv(1) == worker_channel._CONNECTION
 
 
+def test_a_worker_that_drains_gets_connections_only_where_all_do() -> None:
+    workers = [WorkerHandle(number) for number in range(2)]
+    sharing = ConnectionSharing(workers)
+    ends = [socket.socketpair() for _ in range(2)]
+    with contextlib.ExitStack() as stack:
+        for worker, (own, far) in zip(workers, ends, strict=True):
+            stack.enter_context(own)
+            stack.enter_context(far)
+            own.setblocking(False)
+            worker.channel, worker.ready = own, True
+        ends[0][1].send(worker_channel.DRAINING)
+        workers[0].receive()
+        for _ in range(3):
+            assert sharing.give(ends[0][0])
+        assert [worker.connections for worker in workers] == [0, 3]
+        ends[1][1].send(worker_channel.DRAINING)
+        workers[1].receive()
+        assert sharing.give(ends[0][0])
+        assert [worker.connections for worker in workers] == [1, 3]
+
+
 async def test_connections_wait_for_a_worker_that_takes_them() -> None:
     worker = WorkerHandle(0)
     sharing = ConnectionSharing([worker])

@@ -211,6 +211,15 @@ async def test_a_worker_that_is_killed_takes_no_others_requests_along_and_comes_
     await host.stop(host.pid, *children(host.pid))  # as systemd does; each drains once
 
 
+async def test_a_worker_that_drains_gets_no_more_connections_while_another_stays(host: Host) -> None:
+    held = await host.asked(2)
+    os.kill(host.worker(0), signal.SIGTERM)
+    await host.becomes(0, "/ready", 503)
+    others = await host.asked(8)
+    host.go_on.set()
+    assert await asyncio.gather(*held, *others) == [200] * 10
+
+
 async def test_a_second_signal_waits_for_nobody(host: Host) -> None:
     requests = await host.asked(2)
     os.kill(host.pid, signal.SIGTERM)

@@ -9,6 +9,7 @@ import pytest
 from gateway import cli
 from gateway.tools.plan import plan_command, prometheus_history
 from gateway.tools.plan.load_history import History
+from gateway.tools.plan.plan_options import arguments
 from gateway.tools.sweep.profile_files import profiles
 from tests.tools.sweep.synthetic import sweep
 
@@ -107,36 +108,11 @@ def test_a_route_that_no_fleet_serves(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "no fleet of 1 serves every route" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--engines", "0"),
-        ("--engines", "-3"),
-        ("--engines", "two"),
-        ("--engines", "100000"),
-        ("--engines", "2", "--max-load", "0"),
-        ("--engines", "2", "--since", "soon"),
-        ("--engines", "2", "--step", "0s"),
-        ("--engines", "2", "--weight", "text"),
-        ("--engines", "2", "--weight", "text=0"),
-        ("--engines", "2", "--weight", "text=much"),
-        ("--engines", "2", "--weight", "=2"),
-        (),
-    ],
-)
-def test_absurd_options_are_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
-) -> None:
-    with pytest.raises(SystemExit):
-        planned(folder, *options)
-    assert "usage: ocr-gateway plan" in capsys.readouterr().err
-
-
 def test_people_are_told_that_it_takes_a_while(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parser = argparse.ArgumentParser()
-    plan_command.arguments(parser)
+    arguments(parser)
     options = parser.parse_args(
         ["--profiles", str(folder), "--load", str(folder / "day.csv"), "--engines", "1"]
     )
