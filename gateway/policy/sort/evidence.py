@@ -46,6 +46,14 @@ _TO_FILL_IN = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CHOICE_CHARS = 40
+# How dspy's adapters end a prompt: with the names of the fields to answer with.
+_NAMED_FIELDS = re.compile(
+    r"Respond with (?:the corresponding output fields|a JSON object in the following order of fields)"
+    r"(.{1,4000})"
+)
+_FIELD_NAME = re.compile(r"`(?:\[\[ ## |<)?(\w{1,100})(?: ## \]\]|>)?`")
+# What models are made to write before they answer; and dspy's mark behind the last field.
+_BESIDE_ANSWER = frozenset(("reasoning", "rationale", "completed"))
 
 # Names at the root of a schema that tell what it describes.
 _BOXES = frozenset(("bbox", "bbox_2d", "bounding_box"))
@@ -97,7 +105,7 @@ def sort(facts: SortFacts, rules: SortRules) -> SortDecision | None:
     ):
         if hint is not None:
             return SortDecision(_configured(hint, rules, param), kind)
-    prompt = normalise(facts.prompt)
+    prompt = normalise(facts.prompt) or normalise(facts.system)
     evidence = (
         (_known(prompt, rules), Reason.PROMPT),
         (_structure(facts), Reason.STRUCTURE),
@@ -153,11 +161,20 @@ def _structure(facts: SortFacts) -> str | None:
     schema = facts.schema if facts.schema is not None else _embedded_schema(text)
     if schema is not None:
         return _route_of_names(_property_names(schema))
+    if names := _named_fields(facts.prompt):
+        return _route_of_names(names)
     return KEY_VALUE if facts.wants_json and not _LAYOUT_WORDS.search(text) else None
+
+
+def _named_fields(prompt: str) -> set[str]:
+    """Return the fields that a prompt of dspy's asks for."""
+    named = _NAMED_FIELDS.search(prompt) if "Respond with " in prompt else None
+    return {name.casefold() for name in _FIELD_NAME.findall(named.group(1))} if named else set()
 
 
 def _route_of_names(names: set[str]) -> str:
     """Boxes are layout, so text, as is bare writing; rows and cells are a table; other values key-value."""
+    names = names - _BESIDE_ANSWER
     if names & _BOXES or (names & _SHAPES and names & _LABELS):
         return TEXT
     if names & _ROWS and names <= _ROWS | _BESIDE_ROWS:

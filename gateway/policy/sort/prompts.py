@@ -1,8 +1,9 @@
 """The prompts that published OCR clients and model cards send, each with the route it asks for.
 
 Sources: the clients' own packages (glmocr, paddlex, mineru-vl-utils, olmocr, chandra-ocr, surya-ocr, docling,
-markitdown) and the model cards of DeepSeek-OCR, dots.ocr, HunyuanOCR, Nanonets-OCR, RolmOCR, Infinity-Parser,
-MonkeyOCR, Qwen-VL, Qianfan and TeleOCR. Every entry is in the form that `evidence.normalise` gives.
+markitdown, markitdown-ocr, zerox, kreuzberg, vision-parse, gptpdf) and the model cards of DeepSeek-OCR,
+dots.ocr, HunyuanOCR, Nanonets-OCR, RolmOCR, Infinity-Parser, MonkeyOCR, Qwen-VL, Qianfan and TeleOCR. Every
+entry is in the form that `evidence.normalise` gives.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (r"提取图片中的: ?\[.*\] ?的字段内容[,,]并按照 ?json ?格式返回", KEY_VALUE),
         (r"locate .{1,200} in the image", TEXT),
+        # vision-parse: all of a page's text, in one member of a JSON object
+        (r"analyze this image and return a detailed json description including any text detected.*", TEXT),
     )
 )
 
@@ -102,5 +105,15 @@ STARTS: tuple[tuple[str, str], ...] = tuple(
         "you are an ai assistant specialized in converting pdf images to markdown",
         "please convert the image document into markdown format",
         "please write out the expression of the formula",
+        # zerox, as its system prompt
+        "convert the following document to markdown. return only the markdown with no explanation text",
+        # markitdown-ocr
+        "extract all text from this image. return only the extracted text, maintaining the original layout",
+        # kreuzberg
+        "extract all visible text from this image. reproduce the text exactly as it appears",
+        # vision-parse
+        "your task is to analyze the given image (which is a page from a pdf) and extract textual content",
+        # gptpdf
+        "使用markdown语法,将图片中识别到的文字转换为markdown格式输出",
     )
 )

@@ -65,6 +65,17 @@ KNOWN = {
         "QwenVL HTML",
         "Parse this document to Markdown.",
         "Write a detailed caption for this image.",
+        "Extract all text from this image. Return ONLY the extracted text, maintaining the original layout and "
+        "order. Do not add any commentary or description.",
+        "Extract all visible text from this image. Reproduce the text exactly as it appears, preserving the "
+        "original structure, paragraph breaks, and reading order. Do not add any commentary, explanation, or "
+        "formatting beyond what is present in the image.\n\nThe document is in language: deu",
+        "\n\nYour task is to analyze the given image (which is a page from a PDF) and extract textual content in "
+        "markdown format.\n\n\n- Analyze this image carefully\n\n- If tables are detected in the PDF, convert them "
+        "to **HTML** format using `<table>`, `<thead>`, `<tbody>`",
+        "\nAnalyze this image and return a detailed JSON description including any text detected, images detected, "
+        'tables detected, latex equations detected.\n\n```json\n{\n  "text_detected": "Yes" | "No",\n}\n```\n',
+        "使用markdown语法，将图片中识别到的文字转换为markdown格式输出。你必须做到：\n1. 输出和使用识别到的图片的相同的语言",
     ],
     "table": [
         "Table Recognition:",
@@ -89,6 +100,68 @@ KNOWN = {
 @pytest.mark.parametrize(("route", "prompt"), [(route, prompt) for route in KNOWN for prompt in KNOWN[route]])
 def test_every_known_prompt_goes_to_its_route(route: str, prompt: str) -> None:
     assert sort(SortFacts(prompt=prompt, has_image=True), RULES) == SortDecision(route, Reason.PROMPT)
+
+
+# zerox asks in a system message, and sends the picture alone; a page before it comes as another one.
+ZEROX = """
+    Convert the following document to markdown.
+    Return only the markdown with no explanation text. Do not include delimiters like ```markdown or ```html.
+
+    RULES:
+      - Return tables in an HTML format.
+"""
+
+
+@pytest.mark.parametrize(
+    "system", [ZEROX, f'{ZEROX}\nMarkdown must maintain consistent formatting: """| a |"""']
+)
+def test_where_a_picture_comes_without_words_the_system_prompt_is_compared(system: str) -> None:
+    assert sort(SortFacts(system=system, has_image=True), RULES) == SortDecision("text", Reason.PROMPT)
+    # With words of its own the request means these.
+    facts = SortFacts(system=system, prompt="Table Recognition:", has_image=True)
+    assert sort(facts, RULES) == SortDecision("table", Reason.PROMPT)
+    assert sort(SortFacts(system="You are a helpful assistant.", has_image=True), RULES) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "route"),
+    [
+        (["text"], "text"),
+        (["reasoning", "markdown"], "text"),
+        (["rows"], "table"),
+        (["reasoning", "headers", "rows"], "table"),
+        (["answer"], "key-value"),
+        (["invoice_number", "total"], "key-value"),
+        (["label", "bbox"], "text"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("begin", "mark", "end"),
+    [
+        (
+            "Respond with the corresponding output fields, starting with the field ",
+            "`[[ ## {} ## ]]`",
+            ", and then ending with the marker for `[[ ## completed ## ]]`.",
+        ),
+        ("Respond with a JSON object in the following order of fields: ", "`{}`", "."),
+        ("Respond with the corresponding output fields wrapped in XML tags ", "`<{}>`", "."),
+    ],
+)
+def test_the_fields_that_dspy_names_tell_the_route(
+    fields: list[str], route: str, begin: str, mark: str, end: str
+) -> None:
+    names = ", then ".join(
+        mark.format(name) + (" (must be formatted as a valid Python float)" if name == "total" else "")
+        for name in fields
+    )
+    prompt = f"[[ ## image ## ]]\n\n\n\n{begin}{names}{end}"
+    system = "Your input fields are:\n1. `image` (Image)\nYour output fields are:\n1. `text` (str)"
+    facts = SortFacts(prompt=prompt, system=system, has_image=True)
+    assert sort(facts, RULES) == SortDecision(route, Reason.STRUCTURE)
+    # Its JSON adapter sends a schema of the same fields, too.
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in fields}}
+    with_schema = SortFacts(prompt=prompt, system=system, schema=schema, has_image=True)
+    assert sort(with_schema, RULES) == SortDecision(route, Reason.STRUCTURE)
 
 
 LAYOUT_SCHEMA: dict[str, Any] = {
