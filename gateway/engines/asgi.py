@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    # Answers a body, or refuses it; the second argument is the request's id.
-    Answer = Callable[[bytes | GatewayError, str, Send], Coroutine[Any, Any, None]]
+    # Answers a body, or refuses it; the second argument is the request's scope.
+    Answer = Callable[[bytes | GatewayError, Scope, Send], Coroutine[Any, Any, None]]
 
 DRAIN_SECONDS = 60
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -109,7 +109,7 @@ class _Completions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive, MAX_BODY_BYTES)
         if body is not None:
-            await answer_while_connected(self._answer(body, request_id(scope), send), receive)
+            await answer_while_connected(self._answer(body, scope, send), receive)
 
 
 def _not_served(_: Request, error: Any) -> Response:

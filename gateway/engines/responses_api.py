@@ -9,6 +9,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Self
 
 
 class ResponseAnswer:
@@ -29,9 +30,7 @@ class ResponseAnswer:
         """
         self._id = id
         self._input_tokens = prompt_tokens
-        self._tool = tool
-        self._item_id = f"{'msg' if tool is None else 'fc'}_{id}"
-        self._place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
+        self.calling(tool)
         self._texts: list[str] = []
         self._events = 0
         self._head = {
@@ -51,8 +50,21 @@ class ResponseAnswer:
             "truncation": "disabled",
         }
 
+    def calling(self, tool: str | None) -> Self:
+        """Make it a call of a tool, before anything is sent of it; return itself."""
+        self._tool = tool
+        self._item_id = f"{'msg' if tool is None else 'fc'}_{self._id}"
+        self._place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
+        return self
+
     def whole(
-        self, text: str, *, tokens: int, finish_reason: str, speculation: Mapping[str, Any] | None = None
+        self,
+        text: str,
+        *,
+        tokens: int,
+        finish_reason: str,
+        stop_reason: str | None = None,
+        speculation: Mapping[str, Any] | None = None,
     ) -> bytes:
         """Return the response that is not streamed: `tokens` of text, and why it ended."""
         return msgspec.json.encode(self._ended(text, tokens, finish_reason))
@@ -71,7 +83,9 @@ class ResponseAnswer:
         added = self._event("output_item.added", output_index=0, item={**item, "content": []})
         return added + self._event("content_part.added", **self._place, part=_part(""))
 
-    def piece(self, text: str, *, tokens: int = 0, finish_reason: str | None = None) -> bytes:
+    def piece(
+        self, text: str, *, tokens: int = 0, finish_reason: str | None = None, stop_reason: str | None = None
+    ) -> bytes:
         """Return an event with more text; nothing where there is none."""
         if not text:
             return b""

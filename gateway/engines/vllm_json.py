@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Self
 
 DONE = b"data: [DONE]\n\n"
 
@@ -43,10 +44,20 @@ class CompletionAnswer:
     fingerprint: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
+    def calling(self, tool: str) -> Self:
+        """Return the same answer as a call of a tool."""
+        return replace(self, tool=tool)
+
     def whole(
-        self, text: str, *, tokens: int, finish_reason: str, speculation: Mapping[str, Any] | None = None
+        self,
+        text: str,
+        *,
+        tokens: int,
+        finish_reason: str,
+        stop_reason: str | None = None,
+        speculation: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """Return the answer that is not streamed: `tokens` of text, and why it ended."""
+        """Return the answer that is not streamed: `tokens` of text, and why it ended, or at which string."""
         if not self.chat:
             choice = {**_text_choice(text, finish_reason), "prompt_logprobs": None}
         else:
@@ -58,7 +69,7 @@ class CompletionAnswer:
                 "message": message,
                 "logprobs": None,
                 "finish_reason": finish_reason,
-                "stop_reason": None,
+                "stop_reason": stop_reason,
             }
         answer = {**self._head("chat.completion"), "choices": [choice]}
         if self.fingerprint is not None:
@@ -81,14 +92,16 @@ class CompletionAnswer:
             opening += self._delta({"tool_calls": [{"index": 0, **self._tool_call("")}]})
         return opening
 
-    def piece(self, text: str, *, tokens: int = 0, finish_reason: str | None = None) -> bytes:
+    def piece(
+        self, text: str, *, tokens: int = 0, finish_reason: str | None = None, stop_reason: str | None = None
+    ) -> bytes:
         """Return an event with more text, after which there are `tokens`; the last one tells why it ended."""
         if not self.chat:
             return self._event([_text_choice(text, finish_reason)], **self._usage_so_far(tokens))
         delta: dict[str, Any] = {"content": text}
         if self.tool is not None and finish_reason is None:
             delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
-        return self._delta(delta, tokens, finish_reason)
+        return self._delta(delta, tokens, finish_reason, stop_reason)
 
     def closing(
         self, *, tokens: int, finish_reason: str, speculation: Mapping[str, Any] | None = None
@@ -115,8 +128,16 @@ class CompletionAnswer:
         event = {**self._head("chat.completion.chunk"), "choices": choices, **more}
         return b"data: %s\n\n" % msgspec.json.encode(event)
 
-    def _delta(self, delta: Mapping[str, Any], tokens: int = 0, finish_reason: str | None = None) -> bytes:
+    def _delta(
+        self,
+        delta: Mapping[str, Any],
+        tokens: int = 0,
+        finish_reason: str | None = None,
+        stop_reason: str | None = None,
+    ) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        if stop_reason is not None:
+            choice["stop_reason"] = stop_reason
         return self._event([choice], **self._usage_so_far(tokens))
 
     def _tool_call(self, arguments: str) -> dict[str, Any]:

@@ -13,29 +13,32 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from starlette.datastructures import Headers
+
 from gateway import __version__, child
-from gateway.engines.asgi import make_server, send_body, send_start, send_whole, vllm_app
-from gateway.engines.embedded.answers import GREETING, read_pieces
+from gateway.engines.asgi import make_server, request_id, send_body, send_start, send_whole, vllm_app
+from gateway.engines.embedded.answers import CalledTool, read_pieces, without_images
 from gateway.engines.embedded.ocr_request import parse, parse_response
 from gateway.engines.embedded.reader_threads import ReaderThreads
+from gateway.engines.embedded.stop_strings import StopStrings
 from gateway.engines.embedded.tokens import TokenBudget
 from gateway.engines.responses_api import ResponseAnswer
 from gateway.engines.vllm_json import CompletionAnswer, error_body
 from gateway.engines.vllm_page import EngineCounts, metrics_page
-from gateway.errors import GatewayError
+from gateway.errors import BadRequest, GatewayError
 from gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from starlette.applications import Starlette
-    from starlette.types import Send
+    from starlette.types import Scope, Send
 
     from gateway.engines.embedded.ocr_request import OcrRequest
     from gateway.engines.embedded.reader import Reader
 
     _Answer = CompletionAnswer | ResponseAnswer
-    _Read = Callable[[bytes, str], tuple[OcrRequest, _Answer]]
+    _Read = Callable[[bytes, Scope], tuple[OcrRequest, _Answer]]
 
 VERSION = f"{__version__}+embedded"
 
@@ -74,6 +77,7 @@ class EmbeddedEngine:
         return vllm_app(
             {
                 "/v1/chat/completions": functools.partial(self._answer, self._read_chat),
+                "/v1/completions": functools.partial(self._answer, self._read_completion),
                 "/v1/responses": functools.partial(self._answer, self._read_response),
             },
             model=self._model,
@@ -108,26 +112,32 @@ class EmbeddedEngine:
         )
         return metrics_page(counts, self._model)
 
-    def _read_chat(self, body: bytes, id: str) -> tuple[OcrRequest, _Answer]:
-        request = parse(body, self._model)
+    def _read_chat(self, body: bytes, scope: Scope) -> tuple[OcrRequest, _Answer]:
+        request = parse(body, self._model, _route_of(scope))
         answer = CompletionAnswer(
-            f"chatcmpl-{id}",
+            f"chatcmpl-{request_id(scope)}",
             self._model,
             request.prompt_tokens,
-            tool=request.tool,
             include_usage=request.include_usage,
+            continuous_usage=request.continuous_usage,
         )
         return request, answer
 
-    def _read_response(self, body: bytes, id: str) -> tuple[OcrRequest, _Answer]:
-        request = parse_response(body, self._model)
-        return request, ResponseAnswer(id, self._model, request.prompt_tokens, request.tool)
+    def _read_response(self, body: bytes, scope: Scope) -> tuple[OcrRequest, _Answer]:
+        request = parse_response(body, self._model, _route_of(scope))
+        return request, ResponseAnswer(request_id(scope), self._model, request.prompt_tokens)
 
-    async def _answer(self, read: _Read, body: bytes | GatewayError, id: str, send: Send) -> None:
+    def _read_completion(self, body: bytes, scope: Scope) -> tuple[OcrRequest, _Answer]:
+        raise BadRequest(
+            "the embedded engine reads images, which a text completion has not: send them to "
+            "POST /v1/chat/completions or /v1/responses"
+        )
+
+    async def _answer(self, read: _Read, body: bytes | GatewayError, scope: Scope, send: Send) -> None:
         try:
             if isinstance(body, GatewayError):
                 raise body
-            request, answer = read(body, id)
+            request, answer = read(body, scope)
             self._prompt_tokens += request.prompt_tokens
             await self._send(request, answer, send)
         except asyncio.CancelledError:
@@ -141,21 +151,25 @@ class EmbeddedEngine:
     async def _send(self, request: OcrRequest, answer: _Answer, send: Send) -> None:
         """Send the answer; whatever is raised is raised before a byte is sent."""
         budget = TokenBudget(request.max_tokens)
+        stops = StopStrings(request.stops, keep=request.keep_stop)
         texts: list[str] = []
         streaming = False
         async with contextlib.aclosing(self._pieces(request)) as pieces:
             try:
                 async for piece in pieces:
+                    if isinstance(piece, CalledTool):
+                        answer = answer.calling(piece.name)
+                        continue
                     if request.stream and not streaming:
                         streaming = True
                         await send_start(send, 200, b"text/event-stream; charset=utf-8")
                         await send_body(send, answer.accepted() + answer.opening(), more=True)
-                    if text := budget.spend(piece):
+                    if text := budget.spend(stops.feed(piece)):
                         if streaming:
-                            await send_body(send, answer.piece(text), more=True)
+                            await send_body(send, answer.piece(text, tokens=budget.used), more=True)
                         else:
                             texts.append(text)
-                    if budget.exhausted:
+                    if budget.exhausted or stops.hit:
                         break
             except Exception as error:
                 if not streaming:
@@ -164,20 +178,26 @@ class EmbeddedEngine:
                 _, page = _refusal(error)
                 await send_body(send, answer.broken(page))
                 return
+        rest = budget.spend(stops.rest())
         self._generation_tokens += budget.used
-        self._finished["length" if budget.exhausted else "stop"] += 1
-        reason = "length" if budget.exhausted else request.finish_reason
+        # A stop string ends the answer before the limit does.
+        cut = budget.exhausted and not stops.hit
+        self._finished["length" if cut else "stop"] += 1
+        reason = "length" if cut else request.finish_reason
         if streaming:
-            end = answer.piece("", finish_reason=reason)
+            end = answer.piece(rest, tokens=budget.used) if rest else b""
+            end += answer.piece("", tokens=budget.used, finish_reason=reason, stop_reason=stops.hit)
             end += answer.closing(tokens=budget.used, finish_reason=reason)
             await send_body(send, end)
         else:
-            page = answer.whole("".join(texts), tokens=budget.used, finish_reason=reason)
+            text = "".join((*texts, rest))
+            page = answer.whole(text, tokens=budget.used, finish_reason=reason, stop_reason=stops.hit)
             await send_whole(send, 200, page)
 
-    async def _pieces(self, request: OcrRequest) -> AsyncGenerator[str]:
+    async def _pieces(self, request: OcrRequest) -> AsyncGenerator[str | CalledTool]:
         if not request.images:
-            yield GREETING
+            for piece in without_images(request):
+                yield piece
             return
         job = self._workers.run(lambda reader, stopped: read_pieces(reader, request, stopped))
         async with contextlib.aclosing(job) as pieces:
@@ -237,6 +257,11 @@ def _load_reader() -> Reader:
     from gateway.engines.embedded.reader import Reader
 
     return Reader()
+
+
+def _route_of(scope: Scope) -> str | None:
+    """Return the route that the gateway names for a request without words."""
+    return Headers(scope=scope).get("x-ocr-route")
 
 
 def _refusal(error: Exception) -> tuple[int, bytes]:

@@ -2,22 +2,21 @@
 
 A label's value is what follows its colon, else its right neighbour, else what stands below it. Fields that
 are asked for by name are matched to labels loosely, and a few kinds of field that documents rarely label
-(company, date, address, total, telephone, e-mail) are known by their looks or place.
+(company, date, address, total, telephone, e-mail, the text itself) are known by their looks or place.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from gateway.engines.embedded.lines import Box
 
 MIN_LIKENESS = 0.78
-_MAX_DEPTH = 8
 _MAX_LABEL = 48  # characters
 _MAX_TEXT = 200
 _COLONS = ":\uff1a "
@@ -26,10 +25,10 @@ _COLON = re.compile(
     r"^(?P<label>[^:\uff1a]*[^\W\d_][^:\uff1a]*?)\s*(?:(?<!\d):|:(?!\d)|\uff1a)\s*(?P<value>.*)$"
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
-_NUMBER = re.compile(r"[-+(]?\d(?:[\d,.'\u00a0]*\d)?")
+NUMBER = re.compile(r"[-+(]?\d(?:[\d,.'\u00a0]*\d)?")
 _MONEY = re.compile(r"-?\d{1,3}(?:[,.' ]\d{3})*[.,]\d{2}(?!\d)|-?\d+[.,]\d{2}(?!\d)")
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
-_DATE = re.compile(
+DATE = re.compile(
     r"\b\d{4}\s?([-/.])\s?\d{1,2}\s?\1\s?\d{1,2}\b|\b\d{1,2}\s?([-/.])\s?\d{1,2}\s?\2\s?(?:\d{4}|\d{2})\b"
     rf"|\b\d{{1,2}}[-\s]?{_MONTH}[-,.\s]*\d{{2,4}}\b|\b{_MONTH}[-.\s]*\d{{1,2}}[,\s]+\d{{4}}\b"
     r"|\d{4}\s?\u5e74\s?\d{1,2}\s?\u6708\s?\d{1,2}\s?\u65e5",
@@ -62,6 +61,9 @@ _SAME = (
     ("company", "vendor", "merchant", "store", "seller", "supplier", "shop", "business"),
     ("total", "totals"),
 )
+# Of a field that takes all that the page says.
+_WRITING = frozenset(("text", "content", "markdown", "transcription"))
+_BESIDE_WRITING = frozenset(("full", "raw", "natural", "extracted", "page", "ocr"))
 _CANONICAL = {word: group[0] for group in _SAME for word in group}
 
 
@@ -93,79 +95,46 @@ def find_pairs(rows: Rows) -> dict[str, str]:
     return found
 
 
-def fill(schema: Mapping[str, Any], rows: Rows) -> Any:
-    """Fill a JSON schema with values found on a page.
+class PageValues:
+    """The values on a page, to be asked for by the names of fields."""
 
-    Strings that are not found are empty, numbers and others null; lists of records stay empty.
-    """
-    return _Filler(schema, rows).value("", schema, 0)
-
-
-class _Filler:
-    def __init__(self, schema: Mapping[str, Any], rows: Rows) -> None:
-        self._definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
-        self._rows = rows
+    def __init__(self, rows: Rows) -> None:
+        """Find the page's labels."""
+        self.rows = rows
         self._candidates = list(_candidates(rows))
 
-    def value(self, name: str, schema: Any, depth: int) -> Any:
-        schema = self._resolved(schema)
-        kind = schema.get("type")
-        if isinstance(schema.get("properties"), Mapping) and depth < _MAX_DEPTH:
-            return {key: self.value(key, child, depth + 1) for key, child in schema["properties"].items()}
-        if kind == "object":
-            return find_pairs(self._rows) if depth == 0 else {}
-        if kind == "array":
-            return self._items(name, schema)
-        names = [name, *([schema["title"]] if isinstance(schema.get("title"), str) else [])]
-        return _typed(self._find(names, kind), schema)
+    @property
+    def text(self) -> str:
+        """All of the page's text, a line for each row."""
+        return "\n".join(" ".join(piece.text for piece in row) for row in self.rows if row)
 
-    def _resolved(self, schema: Any) -> Mapping[str, Any]:
-        """Follow references, and take the first alternative that is not null."""
-        nullable = False
-        for _ in range(_MAX_DEPTH):
-            if not isinstance(schema, Mapping):
-                return {}
-            if isinstance(reference := schema.get("$ref"), str):
-                schema = self._definitions.get(reference.rsplit("/", 1)[-1])
-            elif isinstance(
-                choices := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"), list
-            ):
-                others = [c for c in choices if not (isinstance(c, Mapping) and c.get("type") == "null")]
-                nullable = nullable or len(others) < len(choices)
-                schema = others[0] if others else {}
-            elif isinstance(kinds := schema.get("type"), list):
-                plain = [kind for kind in kinds if kind != "null"]
-                schema = {**schema, "type": plain[0] if plain else "null"}
-                nullable = nullable or len(plain) < len(kinds)
-            else:
-                break
-        return {**schema, "nullable": nullable} if isinstance(schema, Mapping) else {}
+    def of(self, names: Sequence[str], *, numeric: bool = False) -> Iterator[str]:
+        """Yield what may be a field's value, the likeliest first.
 
-    def _items(self, name: str, schema: Mapping[str, Any]) -> list[Any]:
-        items = self._resolved(schema.get("items", {}))
-        if items.get("type") not in ("string", "number", "integer"):
-            return []
-        found = self._find([name], items.get("type"))
-        values = [_typed(part.strip(), items) for part in re.split(r"[;,]\s", found)] if found else []
-        return [value for value in values if value not in ("", None)]
-
-    def _find(self, names: Sequence[str], kind: object) -> str:
+        Args:
+            names: the field's name first, and others that it has.
+            numeric: the value has a number.
+        """
         words = _words(names[0])
         is_total = "total" in words and not words & {"tax", "sub", "subtotal", "quantity", "items"}
-        if is_total and (total := _total(self._rows)):
-            return total
-        best, best_score = "", MIN_LIKENESS
+        if is_total and (total := _total(self.rows)):
+            yield total
+        scored: list[tuple[float, str]] = []
         for candidate in self._candidates:
-            if kind in ("number", "integer") and not _NUMBER.search(candidate.value):
+            if numeric and not NUMBER.search(candidate.value):
                 continue
             if "date" in words and not re.search(r"\d", candidate.value):
                 continue
             score = max(_likeness(name, candidate.label) for name in names) * candidate.worth
-            if score > best_score:
-                best, best_score = candidate.value, score
-        if "date" in words and (date := _DATE.search(best)):
-            return date.group()
-        return best or _by_looks(words, self._rows)
+            if score > MIN_LIKENESS:
+                scored.append((score, candidate.value))
+        for _, value in sorted(scored, key=lambda one: -one[0]):
+            if "date" in words and (date := DATE.search(value)):
+                yield date.group()
+            else:
+                yield value
+        if looks := _by_looks(words, self.rows):
+            yield looks
 
 
 def _candidates(rows: Rows) -> Iterator[Candidate]:
@@ -240,44 +209,11 @@ def _likeness(key: str, label: str) -> float:
     return max(common, spelling if spelling > 0.85 else 0.0)
 
 
-def _typed(found: str, schema: Mapping[str, Any]) -> Any:
-    """Turn a found text into what the schema's leaf wants."""
-    kind, choices = schema.get("type"), schema.get("enum")
-    if isinstance(choices, list):
-        near = [
-            choice for choice in choices if isinstance(choice, str) and choice.casefold() in found.casefold()
-        ]
-        return max(near, key=len) if near and found else None
-    if kind in ("number", "integer"):
-        number = _number(found)
-        return int(number) if kind == "integer" and number is not None else number
-    if kind == "boolean":
-        return {"yes": True, "true": True, "no": False, "false": False}.get(found.casefold().strip(" ."))
-    if kind == "null":
-        return None
-    return found or (None if schema.get("nullable") or kind is None else "")
-
-
-def _number(text: str) -> float | None:
-    """Read the first number of a text, whichever mark it has for decimals."""
-    match = _NUMBER.search(text)
-    if match is None:
-        return None
-    digits = re.sub(r"[^\d,.]", "", match.group())
-    mark = max(digits.rfind(","), digits.rfind("."))
-    tail = digits[mark + 1 :]
-    # `1,234` counts thousands and `1.234` does not; a mark that comes twice always does.
-    if mark < 0 or digits.count(digits[mark]) > 1 or (digits[mark] == "," and len(tail) == 3):
-        mark, tail = len(digits), "0"
-    value = float(re.sub(r"\D", "", digits[:mark]) + "." + tail)
-    return -value if match.group()[0] in "-(" else value
-
-
 def _by_looks(words: frozenset[str], rows: Rows) -> str:
     """Find what documents rarely label by what it looks like, or where it stands."""
     lines = [" ".join(piece.text for piece in row) for row in rows if row]
     if "date" in words:
-        return next((match.group() for line in lines if (match := _DATE.search(line))), "")
+        return next((match.group() for line in lines if (match := DATE.search(line))), "")
     if "email" in words or words >= {"e", "mail"}:
         return next((match.group() for line in lines if (match := _EMAIL.search(line))), "")
     if "telephone" in words:
@@ -287,14 +223,14 @@ def _by_looks(words: frozenset[str], rows: Rows) -> str:
         return _REGISTRATION.sub("", heading)
     if "address" in words:
         return _address(lines)
-    return ""
+    return "\n".join(lines) if words & _WRITING and words <= _WRITING | _BESIDE_WRITING else ""
 
 
 def _address(lines: Sequence[str]) -> str:
     """The first run of lines with a comma or digits, below the letter head's first line."""
     taken: list[str] = []
     for line in lines[1:12]:
-        if any(pattern.search(line) for pattern in (_NOT_ADDRESS, _DATE, _PHONE)):
+        if any(pattern.search(line) for pattern in (_NOT_ADDRESS, DATE, _PHONE)):
             if taken:
                 break
         elif taken or re.search(r"\d|,", line):

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from gateway.errors import Unavailable
 
 R = TypeVar("R")
+P = TypeVar("P")
 
 Stopped = Callable[[], bool]
 
@@ -43,7 +44,7 @@ class ReaderThreads(Generic[R]):
             self._idle.put_nowait(reader)
         self.ready = True
 
-    async def run(self, job: Callable[[R, Stopped], Iterator[str]]) -> AsyncGenerator[str]:
+    async def run(self, job: Callable[[R, Stopped], Iterator[P]]) -> AsyncGenerator[P]:
         """Run a job in a thread and yield its pieces as they come.
 
         The job asks its second argument between steps whether to break off; it must when this generator
@@ -60,7 +61,7 @@ class ReaderThreads(Generic[R]):
         finally:
             self.waiting -= 1
         stop = threading.Event()
-        pieces: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
+        pieces: asyncio.Queue[P | BaseException | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def work() -> None:

@@ -17,6 +17,7 @@ from gateway import __version__
 from gateway.engines.asgi import (
     DRAIN_SECONDS,
     make_server,
+    request_id,
     send_body,
     send_start,
     send_whole,
@@ -188,7 +189,7 @@ class SimulatedEngine:
         else:
             self._answering.set()
 
-    async def _answer(self, api: _Api, body: bytes | GatewayError, id: str, send: Send) -> None:
+    async def _answer(self, api: _Api, body: bytes | GatewayError, scope: Scope, send: Send) -> None:
         luck = self._rng.random()
         try:
             if isinstance(body, GatewayError):
@@ -206,7 +207,7 @@ class SimulatedEngine:
             await send_body(send, GARBAGE)
             return
         job = self._runner.submit(request)
-        answer = self._begun(api, request, id)
+        answer = self._begun(api, request, request_id(scope))
         self._open += 1
         self._idle.clear()
         try:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from PIL import Image
 
-from gateway.engines.embedded.answers import read_pieces
+from gateway.engines.embedded.answers import GREETING, CalledTool, read_pieces, without_images
 from gateway.engines.embedded.ocr_request import parse
-from gateway.errors import BadImage
+from gateway.errors import BadImage, BadRequest
 from tests.engines.embedded.rendering import FakePage, FakeReader, chat, draw, encoded, receipt
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BLANK = encoded(Image.new("RGB", (400, 300), "white"))
 
 
-def pieces(reader: object, *images: bytes, prompt: str = "Text Recognition:", **fields: Any) -> list[str]:
+def pieces(reader: object, *images: bytes, prompt: str = "Text Recognition:", **fields: Any) -> list[Any]:
     request = parse(chat(*images, prompt=prompt, **fields), "glm-ocr")
     return list(read_pieces(cast("Reader", reader), request, lambda: False))
 
@@ -84,6 +84,78 @@ def test_key_value_is_one_json_object() -> None:
     assert json.loads("".join(found)) == {"age": 36, "name": "Ada"}
     free = pieces(reader, BLANK, prompt="x", response_format={"type": "json_object"})
     assert json.loads("".join(free)) == {"Name": "Ada", "Age": "36"}
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": PERSON}}
+
+
+def test_an_answer_under_a_schema_follows_it_or_is_refused_before_anything_is_said() -> None:
+    told = pieces(FakeReader(["Name: Ada", "Age: 36"]), BLANK, response_format=FORM)
+    assert told == ['{"name": "Ada", "age": 36}']
+    with pytest.raises(BadRequest, match=r"`response_format`.*`age`: a whole number") as caught:
+        pieces(FakeReader(["Name: Ada"]), BLANK, response_format=FORM)
+    assert caught.value.param == "response_format"
+
+
+def tool(name: str, /, **properties: str) -> dict[str, Any]:
+    """A tool, its arguments by their types."""
+    fields = {field: {"type": kind} for field, kind in properties.items()}
+    schema = {"type": "object", "properties": fields, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+def test_of_several_tools_the_one_is_called_that_the_page_has_the_most_for() -> None:
+    person, order = tool("person", name="string", age="integer"), tool("order", total="number", note="string")
+    asked: dict[str, Any] = {"tools": [person, order], "tool_choice": "required"}
+    ada = FakeReader(["Name: Ada", "Age: 36"])
+    assert pieces(ada, BLANK, **asked) == [CalledTool("person"), '{"name": "Ada", "age": 36}']
+    assert pieces(FakeReader(["Total | 8.25"]), BLANK, **asked) == [
+        CalledTool("order"),
+        '{"total": 8.25, "note": ""}',
+    ]
+    with pytest.raises(BadRequest, match=r"'person' cannot be called.*'order' cannot be called") as caught:
+        pieces(FakeReader(["nothing"]), BLANK, **asked)
+    assert caught.value.param == "tools"
+
+
+def test_choices_and_regular_expressions_bind_the_text() -> None:
+    letter = FakeReader(["INVOICE", "No. 7"])
+    assert pieces(letter, BLANK, guided_choice=["receipt", "invoice"]) == ["invoice"]
+    assert pieces(letter, BLANK, guided_regex=r"INVOICE\n[\s\S]*7") == ["INVOICE\nNo. 7"]
+    for field, words in (({"guided_choice": ["a"]}, "choices"), ({"guided_regex": "[0-9]+"}, "match")):
+        with pytest.raises(BadRequest, match=words) as caught:
+            pieces(letter, BLANK, **field)
+        assert caught.value.param == next(iter(field))
+
+
+def test_without_images_there_is_what_binds_the_answer_or_a_greeting() -> None:
+    def told(**fields: Any) -> list[Any]:
+        return list(without_images(parse(chat(prompt="hello", **fields), "glm-ocr")))
+
+    assert told() == [GREETING]
+    assert told(response_format={"type": "json_object"}) == ["{}"]
+    assert told(guided_regex=".{0,3}") == [""]
+    optional = {"name": "x", "schema": {**PERSON, "required": ["name"]}}
+    assert told(response_format={"type": "json_schema", "json_schema": optional}) == ['{"name": ""}']
+    assert told(tools=[tool("save", name="string")], tool_choice="required") == [
+        CalledTool("save"),
+        '{"name": ""}',
+    ]
+    for fields in ({"response_format": FORM}, {"guided_choice": ["a"]}):
+        with pytest.raises(BadRequest):
+            told(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"response_format": FORM}, {"guided_choice": ["a"]}])
+def test_a_bound_answer_that_is_stopped_says_nothing(fields: dict[str, Any]) -> None:
+    reader = FakeReader(["one", "two", "three"])
+    request = parse(chat(BLANK, **fields), "glm-ocr")
+    assert list(read_pieces(cast("Reader", reader), request, lambda: reader.read >= 1)) == []
 
 
 def test_several_images_give_one_object() -> None:

@@ -206,6 +206,115 @@ async def test_a_forced_tool_is_called_through_the_openai_sdk() -> None:
         await client.close()
 
 
+PAID = {
+    "type": "object",
+    "properties": {"total": {"type": "number"}, "paid": {"type": "boolean"}},
+    "required": ["total", "paid"],
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_no_answer_can_follow_is_400_and_not_an_answer_that_breaks_it(stream: bool) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": PAID, "strict": True}}
+    async with engine(FakeReader(["Total: 8.25", "Paid: yes"])) as http:
+        told = await post(http, chat(BLANK, response_format=form, stream=stream))
+        assert told.status_code == 200
+        if stream:
+            text = "".join(event["choices"][0]["delta"].get("content", "") for event in events_of(told.text))
+        else:
+            text = told.json()["choices"][0]["message"]["content"]
+        assert json.loads(text) == {"total": 8.25, "paid": True}
+    async with engine(FakeReader(["Total: 8.25"])) as http:
+        refused = await post(http, chat(BLANK, response_format=form, stream=stream))
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (400, "response_format")
+        assert "`paid`: true or false is required" in error["message"]
+        await until(lambda: idle(http))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("stops", "keep", "text", "stop"),
+    [
+        ("two", False, "one\n", "two"),
+        (["x", "ne\nt"], True, "one\nt", "ne\nt"),
+        ("twosome", False, "one\ntwo", None),
+    ],
+)
+async def test_a_stop_string_ends_the_answer_over_the_bounds_of_lines(
+    stops: Any, keep: bool, text: str, stop: str | None, stream: bool
+) -> None:
+    reader = FakeReader(["one", "two"])
+    async with engine(reader) as http:
+        body = chat(BLANK, stop=stops, include_stop_str_in_output=keep, stream=stream)
+        answer = await post(http, body)
+        if stream:
+            choices = [event["choices"][0] for event in events_of(answer.text)]
+            told, last = "".join(choice["delta"]["content"] for choice in choices), choices[-1]
+        else:
+            last = answer.json()["choices"][0]
+            told = last["message"]["content"]
+        assert (told, last["finish_reason"], last.get("stop_reason")) == (text, "stop", stop)
+
+
+async def test_each_event_tells_the_usage_so_far_where_that_is_asked_for() -> None:
+    async with engine() as http:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        answer = await post(http, chat(BLANK, stream=True, stream_options=options))
+        told = [event["usage"]["completion_tokens"] for event in events_of(answer.text)]
+        assert told == [0, 1, 2, 2, 2]
+
+
+async def test_the_route_gives_a_request_without_words_its_form() -> None:
+    async with engine() as http:
+        for route, text in (("table", "<table>"), ("text", "one"), ("key-value", "{}")):
+            answer = await post(http, chat(BLANK, prompt=""), **{"x-ocr-route": route})
+            assert answer.json()["choices"][0]["message"]["content"].startswith(text)
+        told = await http.post("/v1/responses", json=wanted("", BLANK_URL), headers={"x-ocr-route": "table"})
+        assert told.json()["output"][0]["content"][0]["text"].startswith("<table>")
+
+
+async def test_text_completions_are_refused_with_what_is_right() -> None:
+    async with engine() as http:
+        answer = await http.post("/v1/completions", json={"model": "glm-ocr", "prompt": "hello"})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"], error["code"]) == (400, "BadRequestError", 400)
+        assert "/v1/chat/completions" in error["message"]
+
+
+async def test_of_two_required_tools_one_is_called_and_then_the_answer_is_text() -> None:
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": name, "parameters": {"properties": {field: {"type": "number"}}}},
+        }
+        for name, field in (("weigh", "weight"), ("pay", "total"))
+    ]
+    async with engine(FakeReader(["Total: 8.25"])) as http:
+        client = openai.AsyncOpenAI(base_url=f"{http.base_url}/v1", api_key="none")
+        messages: list[Any] = [
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": BLANK_URL}}]}
+        ]
+        asked: dict[str, Any] = {"model": "glm-ocr", "tools": tools, "tool_choice": "required"}
+        told = (await client.chat.completions.create(**asked, messages=messages)).choices[0]
+        (call,) = told.message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("pay", {"total": 8.25})
+        messages += [told.message, {"role": "tool", "tool_call_id": call.id, "content": "paid"}]
+        told = (await client.chat.completions.create(**asked, messages=messages)).choices[0]
+        assert (told.message.tool_calls, told.message.content) == (None, "Total: 8.25")
+        assert told.finish_reason == "stop"
+        stream = await client.responses.create(
+            model="glm-ocr",
+            input=wanted("", BLANK_URL)["input"],
+            tools=[{"type": "function", **tool["function"], "strict": False} for tool in tools],
+            tool_choice="required",
+            stream=True,
+        )
+        final = [event async for event in stream][-1].response
+        assert (final.output[0].type, final.output[0].name) == ("function_call", "pay")
+        await client.close()
+
+
 async def test_a_response_is_read_whole_or_streamed() -> None:
     async with engine() as http:
         client = openai.AsyncOpenAI(base_url=f"{http.base_url}/v1", api_key="none")

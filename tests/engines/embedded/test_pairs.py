@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from gateway.engines.embedded.filling import fill
 from gateway.engines.embedded.lines import Box
-from gateway.engines.embedded.pairs import MIN_LIKENESS, Piece, fill, find_pairs
+from gateway.engines.embedded.pairs import MIN_LIKENESS, Piece, find_pairs
 
 
 def document(*rows: str) -> list[list[Piece]]:
@@ -115,7 +116,7 @@ def test_unlabelled_fields_are_known_by_their_looks() -> None:
         ({"type": ["string", "null"]}, "x", "x"),
         ({"type": ["null"]}, "x", None),
         ({"anyOf": [{"type": "null"}, {"type": "number"}]}, "3.5", 3.5),
-        ({"anyOf": [{"type": "null"}]}, "3.5", "3.5"),
+        ({"anyOf": [{"type": "null"}]}, "3.5", None),
         ({"$ref": "#/$defs/Amount"}, "3.5", 3.5),
         ({"$ref": "#/$defs/Missing"}, "3.5", "3.5"),
         ({"enum": ["cash", "card"]}, "Card 1234", "card"),
