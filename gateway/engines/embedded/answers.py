@@ -120,7 +120,7 @@ def _call(tools: Sequence[Tool], document: Rows) -> tuple[str, object]:
 
 def _of_text(constraint: Constraint | None, text: str) -> str:
     """Return the answer that a text is under a constraint."""
-    if constraint is None or (constraint.pattern and constraint.pattern.found_in(text)):
+    if constraint is None:
         return text
     if constraint.choices:
         choice = chosen(constraint.choices, text)
@@ -128,6 +128,9 @@ def _of_text(constraint: Constraint | None, text: str) -> str:
             return choice
         wrong = "what the page says has none of the choices, or several"
     else:
+        for found in (text, text.strip()):
+            if constraint.pattern and constraint.pattern.found_in(found):
+                return found
         wrong = "what the page says does not match the regular expression"
     raise BadRequest(f"`{constraint.param}`: {wrong}", param=constraint.param)
 

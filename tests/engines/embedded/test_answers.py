@@ -133,6 +133,23 @@ def test_choices_and_regular_expressions_bind_the_text() -> None:
         assert caught.value.param == next(iter(field))
 
 
+OLMOCR = (
+    r"---\nprimary_language: (?:[a-z]{2}|null)\nis_rotation_valid: (?:True|False|true|false)\n"
+    r"rotation_correction: (?:0|90|180|270)\nis_table: (?:True|False|true|false)\n"
+    r"is_diagram: (?:True|False|true|false)\n(?:---|---\n[\s\S]+)"
+)
+
+
+def test_olmocrs_regular_expression_is_followed_on_full_and_blank_pages() -> None:
+    prompt = (
+        "Attached is one page of a document. Return markdown, with a front matter section: primary_language"
+    )
+    (full,) = pieces(FakeReader(["one", "two"]), BLANK, prompt=prompt, guided_regex=OLMOCR)
+    (blank,) = pieces(FakeReader([]), BLANK, prompt=prompt, guided_regex=OLMOCR)
+    assert full == f"{blank}\none\ntwo"
+    assert blank.endswith("\n---")
+
+
 def test_without_images_there_is_what_binds_the_answer_or_a_greeting() -> None:
     def told(**fields: Any) -> list[Any]:
         return list(without_images(parse(chat(prompt="hello", **fields), "glm-ocr")))
