@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import msgspec
@@ -23,6 +24,8 @@ from gateway.wire.image.pixels import upright
 from gateway.wire.mistral.document_pages import POINTS_PER_INCH, DocumentKind, page_scale
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pypdfium2
 
 # Colours at full resolution: red print on white would blur.
@@ -90,9 +93,17 @@ class _Document(Protocol):
         """Return a page in RGB, and its dots per inch."""
 
 
-def serve(requests: BinaryIO, answers: BinaryIO, settings: RenderSettings) -> None:
-    """Read a document, and render pages by their numbers, a line each, until no more are asked for."""
-    child.limit_cpu(CPU_S)
+def serve(
+    requests: BinaryIO,
+    answers: BinaryIO,
+    settings: RenderSettings,
+    begin: Callable[[], None] = lambda: None,
+) -> None:
+    """Read a document, and render pages by their numbers, a line each, until no more are asked for.
+
+    `begin` is called before the document is opened and before each page.
+    """
+    begin()
     try:
         document = _open(requests.read(settings.size), settings)
     except BadRequest as error:
@@ -104,7 +115,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, settings: RenderSettings) -> No
         return
     _send(answers, OpenResult(pages=document.pages))
     while line := requests.readline():
-        child.limit_cpu(CPU_S)
+        begin()
         header, jpeg = _rendered(document, int(line))
         _send(answers, header, jpeg)
 
@@ -241,7 +252,7 @@ def main(room: int) -> None:
     Image.init()
     confine(room)
     with suppress(BrokenPipeError):  # the gateway is gone, or has enough
-        serve(requests, answers, settings)
+        serve(requests, answers, settings, partial(child.limit_cpu, CPU_S))
 
 
 if __name__ == "__main__":

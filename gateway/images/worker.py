@@ -10,6 +10,7 @@ import importlib.resources
 import struct
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
@@ -24,6 +25,8 @@ from gateway.wire.image import headers
 from gateway.wire.image.pixels import thumbnail
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.model import LayoutGuess
 
 # What precedes each image: whether its route is asked for, and how many bytes follow. Where it is, they are
@@ -67,11 +70,13 @@ def guess_layout(data: bytes, model: LayoutModel) -> LayoutGuess:
     return layout.guess(thumbnail(data, layout.THUMBNAIL_SIDE), model)
 
 
-def serve(requests: BinaryIO, responses: BinaryIO, model: LayoutModel) -> None:
-    """Inspect one image after the other until the requests end."""
+def serve(
+    requests: BinaryIO, responses: BinaryIO, model: LayoutModel, begin: Callable[[], None] = lambda: None
+) -> None:
+    """Inspect one image after the other until the requests end; `begin` is called before each."""
     while head := requests.read(REQUEST_HEAD.size):
         guess, size = REQUEST_HEAD.unpack(head)
-        child.limit_cpu(_CPU_S)
+        begin()
         inspection = _inspect(requests.read(size), model if guess else None)
         responses.write(msgspec.json.encode(inspection) + b"\n")
         responses.flush()
@@ -101,7 +106,7 @@ def main(room: int) -> None:
     Image.init()  # loads the formats' modules
     confine(room)
     with suppress(BrokenPipeError):  # the gateway has ended
-        serve(sys.stdin.buffer, sys.stdout.buffer, model)
+        serve(sys.stdin.buffer, sys.stdout.buffer, model, partial(child.limit_cpu, _CPU_S))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from gateway import child
 from gateway.engines.embedded.embedded_server import main
 
 if __name__ == "__main__":
@@ -14,4 +15,7 @@ if __name__ == "__main__":
     parser.add_argument("--model", default="glm-ocr")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--exit-with-stdin", action="store_true", help="stop when stdin ends")
-    main(**vars(parser.parse_args()))
+    options = parser.parse_args()
+    if options.exit_with_stdin:
+        child.end_with_parent()
+    main(**vars(options))

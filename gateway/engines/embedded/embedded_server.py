@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 
-from gateway import __version__, child
+from gateway import __version__
 from gateway.engines.asgi import make_server, request_id, send_body, send_start, send_whole, vllm_app
 from gateway.engines.embedded.answers import CalledTool, read_pieces, without_images
 from gateway.engines.embedded.ocr_request import parse, parse_response
@@ -238,7 +238,6 @@ def main(
     engine = EmbeddedEngine(model=model, workers=workers, on_failure=fail)
     server = make_server(engine.app(), host=host, port=port)
     if exit_with_stdin:
-        child.end_with_parent()
         threading.Thread(target=_at_end_of_stdin, args=(stop,), daemon=True).start()
     server.run(sockets=None if fd is None else [socket.socket(fileno=fd)])
     if failed.is_set():
