@@ -53,7 +53,7 @@ def test_a_bad_image_names_its_field_in_another_error() -> None:
 def test_an_error_that_is_kept_has_all_but_its_traceback() -> None:
     for error in (
         RateLimited("later", param="p", code="c", retry_after=7),
-        EngineRefused("no", status=418, retry_after=3),
+        EngineRefused("no", status=418),
         UnknownEndpoint("nowhere", status=405),
         BadImage("cut short"),
     ):

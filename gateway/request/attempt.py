@@ -233,9 +233,7 @@ def _refused(
     """
     message = openai.read_error_message(body)
     words = f": {message}" if message else ""
-    # What an engine says of a request or a key may quote it: the log has only what it says of itself.
-    said = words if failure in (Failure.REFUSED, Failure.BUSY) else ""
-    told = f"HTTP {status}{said}"
+    told = f"HTTP {status}"  # not the engine's words, which may quote the request or a key
     if is_stopping(message):
         stopping = Unavailable(_STOPPING, code="engine_stopping", retry_after=RETRY_AFTER_S)
         return AttemptFailed(Failure.STOPPING, stopping)
