@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.resources
 import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import openai
 import pytest
+import yaml
 from starlette.routing import Route
 
 import gateway
@@ -106,6 +108,19 @@ async def test_the_openapi_document_has_every_endpoint_and_every_refusal(running
     described = paths[CHAT]["post"]["responses"].keys() | paths["/status"]["get"]["responses"].keys()
     assert statuses <= described
     assert document["info"]["version"] == gateway.__version__
+
+
+def test_no_part_of_the_openapi_document_stands_in_for_another_of_its_name() -> None:
+    def check(node: yaml.Node) -> None:
+        if isinstance(node, yaml.MappingNode):
+            names = [key.value for key, _ in node.value]
+            assert len(names) == len(set(names)), names
+        for inner in node.value if isinstance(node.value, list) else ():
+            for one in inner if isinstance(inner, tuple) else (inner,):
+                check(one)
+
+    found = importlib.resources.files("gateway.api").joinpath("openapi.yaml").read_text()
+    check(yaml.compose(found, yaml.CSafeLoader))
 
 
 async def test_the_page_is_one_file_and_runs_nothing_but_what_stands_in_it(running: Running) -> None:

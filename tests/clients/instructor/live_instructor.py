@@ -31,11 +31,10 @@ def test_fields_as_they_come(client: Client, reading: Watched) -> None:
     assert had["last"] == FIELDS
 
 
-def test_it_asks_anew_where_a_field_is_wrong(client: Client, reading: Watched) -> None:
-    assert client.run("reask", reading.v1, MODEL, RECEIPT) == "InstructorRetryException"
-    lines = reading.settled()
-    assert len(lines) > 1
-    assert {(line["route"], line["code"]) for line in lines} == {("key-value", 200)}
+def test_a_required_field_that_the_page_lacks_is_told(client: Client, reading: Watched) -> None:
+    told = client.run("lacking", reading.v1, MODEL, RECEIPT)
+    assert "the page has no value for `vat_numb" in told
+    assert {(line["route"], line["code"]) for line in reading.settled()} == {("key-value", 400)}
 
 
 def test_many_at_once(client: Client, reading: Watched) -> None:
