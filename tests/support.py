@@ -30,7 +30,7 @@ uvicorn.server.asyncio = SimpleNamespace(  # type: ignore[assignment, attr-defin
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
     from prometheus_client.samples import Sample
 
@@ -392,6 +392,27 @@ async def answer(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> 
         await send.event({**chunk(), "choices": [], "usage": USAGE})
     await send.event("[DONE]")
     return await send.body(b"", more=False)
+
+
+def failing(
+    status: int = 500, body: bytes = b"{}", kind: str = "application/json", **headers: str
+) -> Callable[[FakeEngine, Any, _Sender], Coroutine[Any, Any, None]]:
+    """Return the behaviour of an engine that answers everything so."""
+
+    async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
+        sent = {"content-type": kind, **headers}
+        pairs = [(name.encode(), value.encode()) for name, value in sent.items()]
+        await send.send({"type": "http.response.start", "status": status, "headers": pairs})
+        await send.body(body, more=False)
+
+    return behave
+
+
+async def breaks_off(engine: FakeEngine, request: Any, send: _Sender) -> None:
+    """Begin an ordinary answer and close the connection."""
+    await send.start()
+    await send.body(b'{"id"')
+    raise ConnectionError
 
 
 async def hang(engine: FakeEngine, request: dict[str, Any], send: _Sender) -> None:

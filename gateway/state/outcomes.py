@@ -49,17 +49,14 @@ def record_health(record: EngineRecord, now: float, rules: Rules, *, up: bool, u
     record.answers = up
 
 
-def record_refusal(record: EngineRecord, failure: Failure, now: float) -> bool:
-    """Take over that an engine turned a request away, if that is how it failed; tell whether it is."""
+def record_refusal(record: EngineRecord, failure: Failure, now: float) -> None:
+    """Take over that an engine turned a request away, if that is how it failed."""
     if failure is Failure.BUSY:
         record.refuse(now, _REST_S, _TRIALS)
-        return True
-    if failure is Failure.STOPPING:
+    elif failure is Failure.STOPPING:
         if record.refused_at is None:
             log.info("engine %s shuts down", record.engine.name)
         record.refuse(now, _STOPPING_REST_S, trials=1)
-        return True
-    return False
 
 
 def judge(

@@ -266,8 +266,7 @@ class State:
             told: what the log is told of it; empty where it has been told already.
         """
         record, now = lease.record, self._clock()
-        if outcomes.record_refusal(record, failure, now):
-            self._roster.refresh(record, now)
+        outcomes.record_refusal(record, failure, now)
         fault = record.fault or "no connection to it"
         if failure is Failure.UNREACHABLE and self.mark(lease.engine.name, up=False, fault=fault):
             log.warning("engine %s is down: %s", lease.engine.name, fault)

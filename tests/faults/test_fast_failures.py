@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.conftest import fleet
-from tests.support import FakeEngine, _Sender, answer, chat
+from tests.support import FakeEngine, _Sender, answer, breaks_off, chat, failing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,23 +19,7 @@ CHAT = "/v1/chat/completions"
 CLIENTS = 32
 # So long a good answer takes: the one that fails is always the one with the least to do.
 _WORK_S = 0.01
-
-Behaviour = Any
-
-
-def status(code: int, body: bytes = b'{"error": {"message": "told"}}', **headers: str) -> Behaviour:
-    async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
-        sent = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send.send({"type": "http.response.start", "status": code, "headers": sent})
-        await send.body(body, more=False)
-
-    return behave
-
-
-async def breaks_off(engine: FakeEngine, request: Any, send: _Sender) -> None:
-    await send.start()
-    await send.body(b'{"choices"')
-    raise ConnectionError
+_TOLD = b'{"error": {"message": "told"}}'
 
 
 async def works(engine: FakeEngine, request: Any, send: _Sender) -> None:
@@ -43,21 +27,21 @@ async def works(engine: FakeEngine, request: Any, send: _Sender) -> None:
     await answer(engine, request, send)
 
 
-WAYS: dict[str, Behaviour] = {
+WAYS: dict[str, Any] = {
     "breaks off": breaks_off,
-    "redirect": status(307, b"", location="http://127.0.0.1:1/"),
-    "html": status(200, b"<html><title>Welcome</title>", **{"content-type": "text/html"}),
-    "html 404": status(404, b"<html><title>Not Found</title>", **{"content-type": "text/html"}),
-    "empty 200": status(200, b""),
-    "empty 204": status(204, b""),
-    "empty 400": status(400, b""),
-    "flat error as 200": status(200, b'{"object": "error", "message": "no such model", "code": 404}'),
-    "detail 422": status(422, b'{"detail": [{"msg": "field required"}]}'),
+    "redirect": failing(307, b"", location="http://127.0.0.1:1/"),
+    "html": failing(200, b"<html><title>Welcome</title>", "text/html"),
+    "html 404": failing(404, b"<html><title>Not Found</title>", "text/html"),
+    "empty 200": failing(200, b""),
+    "empty 204": failing(204, b""),
+    "empty 400": failing(400, b""),
+    "flat error as 200": failing(200, b'{"object": "error", "message": "no such model", "code": 404}'),
+    "detail 422": failing(422, b'{"detail": [{"msg": "field required"}]}'),
 }
 SHORT = [400, 401, 403, 404, 405, 408, 413, 415, 429, 500, 501, 502, 503, 504, 599]
 
 
-async def lost_of(behave: Behaviour, requests: int, log: Callable[[], str]) -> tuple[int, float]:
+async def lost_of(behave: Any, requests: int, log: Callable[[], str]) -> tuple[int, float]:
     """Return how many of so many requests failed, and after how many seconds the log named the engine."""
     async with fleet(3, "breaker: {failures: 5, open_s: 10, probes: 2}") as served:
         bad, *good = served.engines
@@ -84,7 +68,7 @@ async def lost_of(behave: Behaviour, requests: int, log: Callable[[], str]) -> t
 async def test_one_that_fails_at_once_does_not_swallow_the_fleet(
     way: str | int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    behave = status(way) if isinstance(way, int) else WAYS[way]
+    behave = failing(way, _TOLD) if isinstance(way, int) else WAYS[way]
     lost, named = await lost_of(behave, 400, lambda: caplog.text)
     assert lost <= CLIENTS // 2  # what was under way when the first of them failed
     assert named
@@ -95,7 +79,7 @@ async def test_one_that_fails_at_once_does_not_swallow_the_fleet(
 async def test_under_one_in_a_hundred_is_lost_and_the_log_names_it(
     way: str | int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    behave = status(way) if isinstance(way, int) else WAYS[way]
+    behave = failing(way, _TOLD) if isinstance(way, int) else WAYS[way]
     requests = 10_000 if way in (*WAYS, *SHORT) else 2_000
     lost, named = await lost_of(behave, requests, lambda: caplog.text)
     print(f"{way}: {lost} of {requests:,} lost; named in the log after {named:.2f} s")

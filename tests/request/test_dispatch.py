@@ -31,11 +31,13 @@ from tests.support import (
     _Sender,
     answer,
     asked,
+    breaks_off,
     chat,
     chunk,
     completion,
     data_url,
     encoded,
+    failing,
     hang,
     named,
     picture,
@@ -453,25 +455,11 @@ async def test_good_requests_are_answered_beside_bad_ones(running: Running) -> N
     assert set(statuses[::2]) == {400, 404}
 
 
-def failing(status: int = 500, body: bytes = b"{}") -> Any:
-    async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
-        await send.start(status)
-        await send.body(body, more=False)
-
-    return behave
-
-
-async def die(engine: FakeEngine, request: Any, send: _Sender) -> None:
-    await send.start()
-    await send.body(b'{"id"')
-    raise ConnectionError
-
-
 class TestRetries:
     @pytest.mark.parametrize(
         ("behave", "reason"),
         [
-            (die, "died"),
+            (breaks_off, "died"),
             (failing(503), "busy"),
             (failing(502), "bad_gateway"),
             (failing(504), "gateway_timeout"),
@@ -567,7 +555,7 @@ class TestRetries:
         async with fleet(3) as served_fleet:
 
             async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
-                await (stops, die, answer)[sum(served_fleet.took()) - 1](engine, request, send)
+                await (stops, breaks_off, answer)[sum(served_fleet.took()) - 1](engine, request, send)
 
             for engine in served_fleet.engines:
                 engine.behave = behave
@@ -580,7 +568,7 @@ class TestRetries:
         async with fleet(2) as served_fleet:
 
             async def behave(engine: FakeEngine, request: Any, send: _Sender) -> None:
-                await (die, failing(502))[sum(served_fleet.took()) - 1](engine, request, send)
+                await (breaks_off, failing(502))[sum(served_fleet.took()) - 1](engine, request, send)
 
             for engine in served_fleet.engines:
                 engine.behave = behave
@@ -619,7 +607,7 @@ class TestRetries:
     async def test_a_document_that_kills_engines_does_not_tour_the_fleet(self) -> None:
         async with fleet(4) as served_fleet:
             for engine in served_fleet.engines:
-                engine.behave = die
+                engine.behave = breaks_off
             reply = await served_fleet.http.post(CHAT, json=chat())
             assert (reply.status_code, reply.json()["error"]["code"]) == (502, "engine_died")
             assert sum(served_fleet.took()) == 2
@@ -654,7 +642,7 @@ class TestRetries:
     async def test_nothing_is_retried_where_the_configuration_says_so(self) -> None:
         async with fleet(2, "retry: {per_request: 0}") as served_fleet:
             for engine in served_fleet.engines:
-                engine.behave = die
+                engine.behave = breaks_off
             await served_fleet.http.post(CHAT, json=chat())
             assert sum(served_fleet.took()) == 1
 

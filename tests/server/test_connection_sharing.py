@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,17 +11,27 @@ from gateway.server.connection_sharing import ConnectionSharing
 from gateway.server.worker_channel import WorkerHandle
 from tests.support import until
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-async def test_connections_go_to_the_worker_with_the_fewest_that_takes_them() -> None:
+
+@contextlib.contextmanager
+def two_workers() -> Iterator[tuple[list[WorkerHandle], list[tuple[socket.socket, socket.socket]]]]:
+    """Two workers that take connections, and of each the parent's end of its channel and its own."""
     workers = [WorkerHandle(number) for number in range(2)]
-    sharing = ConnectionSharing(workers)
-    ends = [socket.socketpair() for _ in range(2)]
+    ends = [socket.socketpair() for _ in workers]
     with contextlib.ExitStack() as stack:
         for worker, (own, far) in zip(workers, ends, strict=True):
             stack.enter_context(own)
             stack.enter_context(far)
             own.setblocking(False)
             worker.channel, worker.ready = own, True
+        yield workers, ends
+
+
+async def test_connections_go_to_the_worker_with_the_fewest_that_takes_them() -> None:
+    with two_workers() as (workers, ends):
+        sharing = ConnectionSharing(workers)
 
         def given() -> list[int]:
             assert sharing.give(ends[0][0])
@@ -40,15 +51,8 @@ async def test_connections_go_to_the_worker_with_the_fewest_that_takes_them() ->
 
 
 def test_a_worker_that_drains_gets_connections_only_where_all_do() -> None:
-    workers = [WorkerHandle(number) for number in range(2)]
-    sharing = ConnectionSharing(workers)
-    ends = [socket.socketpair() for _ in range(2)]
-    with contextlib.ExitStack() as stack:
-        for worker, (own, far) in zip(workers, ends, strict=True):
-            stack.enter_context(own)
-            stack.enter_context(far)
-            own.setblocking(False)
-            worker.channel, worker.ready = own, True
+    with two_workers() as (workers, ends):
+        sharing = ConnectionSharing(workers)
         ends[0][1].send(worker_channel.DRAINING)
         workers[0].receive()
         for _ in range(3):

@@ -508,7 +508,7 @@ async def test_a_body_goes_out_piece_by_piece_as_one() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+of_each_url = pytest.mark.parametrize(
     ("url", "host"),
     [
         ("http://engine", "engine"),
@@ -517,6 +517,9 @@ async def test_a_body_goes_out_piece_by_piece_as_one() -> None:
         ("http://[::1]:8000", "[::1]:8000"),
     ],
 )
+
+
+@of_each_url
 def test_an_engine_behind_a_prefix_is_asked_there(url: str, host: str) -> None:
     origin, head = _opening("POST", f"{url}/team/ocr", "/v1/chat/completions", "")
     assert head.decode().split("\r\n")[:2] == [
@@ -526,15 +529,7 @@ def test_an_engine_behind_a_prefix_is_asked_there(url: str, host: str) -> None:
     assert origin == _opening("POST", url, "/x", "")[0]
 
 
-@pytest.mark.parametrize(
-    ("url", "host"),
-    [
-        ("http://engine", "engine"),
-        ("https://engine:443", "engine"),
-        ("https://engine:80", "engine:80"),
-        ("http://[::1]:8000", "[::1]:8000"),
-    ],
-)
+@of_each_url
 def test_an_engine_is_named_as_its_url_does(url: str, host: str) -> None:
     origin, head = _opening("GET", url, "/x", "k1")
     assert head.decode().split("\r\n")[:2] == ["GET /x HTTP/1.1", f"Host: {host}"]
